@@ -109,24 +109,18 @@ DUPLICATES = """
 #: of it passes; no path is ever removed.
 PLAIN = """
     src/waystation/channels
+    src/waystation/cli/history.py
+    src/waystation/cli/history_forget.py
+    src/waystation/cli/history_jobs.py
+    src/waystation/cli/history_queries.py
+    src/waystation/cli/history_session.py
+    src/waystation/cli/job_bar.py
     src/waystation/client/topics.py
     src/waystation/config.py
     src/waystation/config_sources.py
     src/waystation/db
     src/waystation/errors.py
-    src/waystation/cli/history_queries.py
-    src/waystation/history/cluster.py
-    src/waystation/history/jobs.py
-    src/waystation/history/log_ends.py
-    src/waystation/history/packages.py
-    src/waystation/history/process.py
-    src/waystation/history/query_client.py
-    src/waystation/history/query_protocol.py
-    src/waystation/history/query_results.py
-    src/waystation/history/query_server.py
-    src/waystation/history/role.py
-    src/waystation/history/session.py
-    src/waystation/history/status.py
+    src/waystation/history
     src/waystation/logs
     src/waystation/messages
     src/waystation/runtime
@@ -152,11 +146,11 @@ PLAIN = """
 #: First words of function docstrings. Add a verb that is missing.
 VERBS = """
     abort accept acknowledge acquire add adopt advance allow answer append apply archive arrange ask
-    assert assign attach audit authenticate authorize await backfill begin bind block bound break
-    build bump cache calculate call cancel cap carry change check choose claim clean clear close
-    collect combine commit compact compare compensate compile complete compose compress compute
-    configure confirm connect consume continue convert copy correct count create cut deal decide
-    declare decode decompress decorate decrease decrypt deduplicate defer define delay delete
+    assert assign attach audit authenticate authorize await backfill begin bind blank block bound
+    break build bump cache calculate call cancel cap carry change check choose claim clean clear
+    close collect combine commit compact compare compensate compile complete compose compress
+    compute configure confirm connect consume continue convert copy correct count create cut deal
+    decide declare decode decompress decorate decrease decrypt deduplicate defer define delay delete
     deliver depend describe deserialize detach detect determine disable discard disconnect dispatch
     display do drain draw drive drop dump empty enable encode encrypt end enforce enqueue ensure
     enter escape estimate evaluate examine exclude execute exit expand expect expire explain export

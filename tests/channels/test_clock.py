@@ -106,7 +106,7 @@ async def test_handle_from_before_clock_wrap_does_not_move_cursor_back(
     assert await channel_store.ids("ch", "s") == ["m3"]
 
 
-async def test_fetch_passes_clock_wrap_inside_gap(
+async def test_fetch_skips_gap_that_contains_clock_wrap(
     channel_store: ChannelStore,
 ) -> None:
     await channel_store.set_clock("ch", CLOCK_MAX - 700)

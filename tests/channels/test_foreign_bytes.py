@@ -197,7 +197,7 @@ async def test_client_fetch_of_foreign_bytes_returns_raw_and_decoded_content(
         assert both == ["\ufffd\udbff\ufffd", float("inf"), "\ufffdud83d"]
 
 
-def test_client_publish_of_lone_surrogates_is_fetched_again(station: Station) -> None:
+def test_client_fetches_published_lone_surrogates_unchanged(station: Station) -> None:
     with Waystation(station.url) as client:
         client.channels.subscribe("news", "me")
         client.channels.publish("news", LONE_SURROGATE)

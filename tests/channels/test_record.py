@@ -138,7 +138,7 @@ async def test_many_events_of_one_call_are_several_entries(channel_store: Channe
     assert len({text for text, _ in await events(channel_store.store)}) == 2001
 
 
-async def test_channel_record_headers_keeps_message_id_and_drops_content(
+async def test_channel_with_record_headers_records_message_id_without_content(
     channel_store: ChannelStore,
 ) -> None:
     await register_reader(channel_store.store)

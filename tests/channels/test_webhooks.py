@@ -471,7 +471,7 @@ async def test_publish_with_item_writes_same_keys_as_batch_of_one(
         assert await channel_store.number("c.{batch}.clock") == 2
 
 
-async def test_publish_with_item_of_duplicate_adds_no_delivery(
+async def test_publish_with_item_for_duplicate_message_adds_no_delivery(
     store_server: EmbeddedServer,
 ) -> None:
     async with open_channels(store_server, rules=RULES) as channel_store:

@@ -389,3 +389,9 @@ def test_breaker_forgets_failures_after_the_time_of_its_limits() -> None:
     assert breaker.is_closed
     fail(breaker, "c", now=12.0, answered=False)
     assert breaker.state is BreakerState.OPEN
+
+
+def test_breaker_that_never_opens_stays_closed_when_told_to_wait() -> None:
+    breaker = Breaker(BreakerLimits(failed_min=0))
+    breaker.report(success=False, now=0.0, source="a", pause_seconds=60.0, told_to_wait=True)
+    assert breaker.is_closed

@@ -117,7 +117,7 @@ class Run:
     nodes: DeliveryNodes
 
     async def subscribe(self, policy: Poison) -> Subscription:
-        """A topic with a subscription of its own."""
+        """Create a topic, its subscription, and a hold on the record logs, which are read later."""
         options = TopicOptions(grouped=True)
         await self.node.topics.create(PROJECT, policy, partitions=4, options=options)
         new = NewSubscription(
@@ -125,7 +125,11 @@ class Run:
             endpoint=self.endpoint.url.replace("/hook", f"/{policy}"),
             options=SubscriptionOptions(poison=policy, retry=RETRY, timeout_seconds=2.0),
         )
-        return await self.node.subscriptions.subscriptions.create(PROJECT, policy, new)
+        created = await self.node.subscriptions.subscriptions.create(PROJECT, policy, new)
+        for shard in range(created.shards):
+            # Without a reader, the shards of a subscription keep 16 MiB of records.
+            await self.node.logs.hold(created.record_log, shard, "proof", 0)
+        return created
 
     async def produce(self, policy: Poison) -> None:
         """Traffic: round after round, while others are delivered."""

@@ -91,7 +91,7 @@ async def _until_recorded(client: AsyncWaystation, store: Store) -> None:
 
 
 async def _use_channel_and_pool(client: AsyncWaystation) -> None:
-    """Publish two messages, one of which is acknowledged; send two to a pool that handles one."""
+    """Publish two messages and acknowledge one; enqueue two and acknowledge the first."""
     await client.channels.subscribe("news", "reader")
     await client.channels.publish("news", {"n": 1}, message_id="n-1")
     batch = await client.channels.fetch("news", "reader")

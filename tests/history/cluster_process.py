@@ -1,7 +1,7 @@
-"""Reads a topic on a cluster, as a table and as a stream: `MASTER TOPIC FOLDER`.
+"""Program that reads a topic on a cluster, as a table and as a stream: `MASTER TOPIC FOLDER`.
 
-The store's URL is in the environment, here and of the workers. Answers with one line of JSON: how
-many rows there were, what ran where, and all that Spark tells of it to whoever looks.
+The URL of the store is in its environment and in that of the workers. It prints one line of JSON:
+the number of rows, the places where tasks ran, and everything that Spark shows about the job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark for tests: one session for the whole run, started by the first test that asks for it."""
+"""Fixtures of history: one Spark session for the run, started by the first test that needs it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from waystation.store.embedded.server import EmbeddedServer
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what needs Spark, so that `make test` can run it in one process."""
+    """Mark tests that need Spark, so that `make test` can run them in one process."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker("spark")
@@ -33,7 +33,7 @@ def spark_store_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def spark(
     tmp_path_factory: pytest.TempPathFactory, spark_store_file: Path
 ) -> Iterator[SparkSession]:
-    """The session that all tests share."""
+    """Return the Spark session that all tests share."""
     quick = {**QUICK_SPARK, "spark.sql.shuffle.partitions": "2"}
     plan = SessionPlan(
         folder=tmp_path_factory.mktemp("spark"),
@@ -53,13 +53,13 @@ def spark(
 
 @pytest.fixture
 def store_url(store_server: EmbeddedServer) -> str:
-    """Where the store of this test run is; a socket, so there is no secret in it."""
+    """Return the URL of the store of this run, which is a socket and so has no password."""
     return f"unix://{store_server.address.path}"
 
 
 @pytest.fixture
 def writer(store_url: str) -> Iterator[LogWriter]:
-    """An empty store, and a way to fill it."""
+    """Yield a writer of logs in an empty store."""
     with LogWriter(store_url) as writer:
         writer.flush()
         yield writer
@@ -67,7 +67,7 @@ def writer(store_url: str) -> Iterator[LogWriter]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
-    """A folder for a lake."""
+    """Return a folder for a lake."""
     return tmp_path / "lake"
 
 

@@ -1,9 +1,11 @@
-"""An ingest in a process of its own, to which something happens at a stage: `URL LAKE STAGE`.
+"""Program that runs an ingest and disturbs it at a stage: `URL LAKE STAGE`.
 
-`STAGES`: it kills itself there. `spark`: it kills the process of Spark before there are tasks.
-`tasks`: the first tasks kill the processes that they run in, each at another stage of a task.
-`full-disk`: three of them, with no room for the files of tasks, none for a commit, and enough.
-Another word: nothing happens.
+- A stage of `STAGES`: the process kills itself there.
+- `spark`: it kills the process of Spark before the tasks run.
+- `tasks`: the first tasks kill their processes, each at another stage of a task.
+- `full-disk`: three ingests, one without room for the files of tasks, one without room for a
+  commit, and one with enough.
+- Any other word: no disturbance.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.session import SessionPlan, running_session
 from waystation.history.sources.options import Location
 
-#: In the order of a round; of each, that it dies when this is done.
+#: Stages of a micro-batch in order: the process kills itself after each.
 STAGES: dict[str, tuple[Any, str]] = {
     "compared": (Recovery, "divergences"),
     "planned": (ingest, "plan_batch"),
@@ -41,7 +43,7 @@ STAGES: dict[str, tuple[Any, str]] = {
     "held": (RetentionHolds, "hold"),
     "compacted": (tidying, "_compact"),
 }
-#: Of a task, in its order; the process is gone each time.
+#: Stages of a task in order: the process of the task kills itself at each.
 TASK_STAGES = ("begun", "writing", "written")
 
 
@@ -70,7 +72,7 @@ def before_tasks(kill: Callable[[], None]) -> None:
 
 
 def kill_spark() -> None:
-    """Its process is the one that PySpark has started."""
+    """Kill the Java process that PySpark has started."""
     from pyspark import SparkContext
 
     proc = SparkContext._gateway.proc  # type: ignore[union-attr]
@@ -79,7 +81,10 @@ def kill_spark() -> None:
 
 
 def lose_tasks(folder: Path) -> None:
-    """Sent to the executors by value, as it is of the main module."""
+    """Make the first tasks kill their processes.
+
+    Spark sends this function to the executors by value, because it is of the main module.
+    """
 
     def report(*given: Any) -> bytes:
         from waystation.history.lake.files import TableWriter
@@ -111,7 +116,7 @@ def lose_tasks(folder: Path) -> None:
 
 @contextmanager
 def full_disk(*, bytes_max: int) -> Iterator[None]:
-    """For this process alone: Spark's own files are not what is tested."""
+    """Limit the size of files of this process; Spark writes its own files in another one."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_max, hard))
     try:

@@ -1,4 +1,4 @@
-"""Holds a lake against the logs that it was made of, entry by entry."""
+"""Comparison of a lake with the logs from which it was made, entry by entry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAMING = ("log_offset", "item", "time", "id", "transaction_id", "version", "att
 
 
 def require_whole(lake: Path, url: str) -> None:
-    """Asserts that all entries of all logs are in all their tables once, or are counted as gaps."""
+    """Assert that the tables have each entry of all logs once, or count it in a gap."""
     with LogReader(url) as logs:
         for log, partitions in logs.names().items():
             for (_, partition), state in logs.states((log, n) for n in range(partitions)).items():

@@ -1,4 +1,4 @@
-"""Fills logs of topics for tests: real streams in a real store, without a station around them."""
+"""Writer of logs for tests: real streams in a real store, without a node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEEP_ALL = Retention()
 
 
 def envelopes(count: int, *, first: int = 0, group: str | None = None) -> list[Envelope]:
-    """Messages `m-0`, `m-1`, … with small JSON payloads."""
+    """Return messages `m-0`, `m-1`, … with small JSON payloads."""
     return [
         Envelope(
             id=f"m-{number}",
@@ -34,14 +34,14 @@ def envelopes(count: int, *, first: int = 0, group: str | None = None) -> list[E
 
 
 def change(number: int, *, mark: str = "") -> bytes:
-    """An entry of a record log of a cell, with a step: the life of a transaction of its own."""
+    """Return an entry of the record log of a cell: one step of a transaction of its own."""
     attempt = AttemptDetail("1", f"step{mark}", 1, "success", 5, 6, "n", "", 0)
     words = f"step tx-{number:040} {number + 1} 1 running -"
     return msgspec.msgpack.encode([1, "ds-test", [[words, StepDetail(attempts=[attempt])]]])
 
 
 class LogWriter:
-    """Creates logs and appends to them, one call after the other."""
+    """Blocking writer that creates logs and appends to them."""
 
     def __init__(self, url: str) -> None:
         self._runner = asyncio.Runner()
@@ -61,12 +61,12 @@ class LogWriter:
         self._runner.close()
 
     def flush(self) -> None:
-        """Empties the store, and stamps it as a data set."""
+        """Empty the store and stamp it as a data set."""
         self.command("FLUSHALL")
         self.command("HSET", "waystation.format", "dataset", "ds-test")
 
     def command(self, *words: str | bytes | int) -> object:
-        """Sends a command of the store."""
+        """Send a command to the store and return the reply."""
 
         async def send() -> object:
             return await self._store.call(*words)
@@ -74,31 +74,31 @@ class LogWriter:
         return self._runner.run(send())
 
     def backup(self) -> dict[bytes, bytes]:
-        """All that is in the store."""
+        """Return a dump of all keys of the store."""
         keys = self.command("KEYS", "*")
         assert isinstance(keys, list)
         return {key: self.command("DUMP", key) for key in keys}  # type: ignore[misc]
 
     def restore(self, backup: dict[bytes, bytes]) -> None:
-        """Makes the store what it was."""
+        """Replace all keys of the store by those of a backup."""
         self.command("FLUSHALL")
         for key, dumped in backup.items():
             self.command("RESTORE", key, 0, dumped)
 
     def create(self, log: str, partitions: int = 1, *, max_bytes: int | None = None) -> None:
-        """Creates a log that keeps everything, or refuses beyond a limit."""
+        """Create a log that keeps everything, or refuses entries beyond a limit."""
         self._runner.run(self._logs.create(log, partitions, Retention(max_bytes=max_bytes)))
 
     def seal(self, log: str, partition: int = 0) -> None:
-        """Lets a partition take nothing more."""
+        """Seal a partition, so that it accepts no more entries."""
         self._runner.run(self._logs.seal(log, partition, 1))
 
     def append(self, log: str, messages: Sequence[Envelope], partition: int = 0) -> Appended:
-        """Appends messages; returns the receipt of the last batch of them."""
+        """Append messages; return the receipt of the last batch."""
         return self.append_raw(log, [pack(message) for message in messages], partition)
 
     def append_raw(self, log: str, payloads: Sequence[bytes], partition: int = 0) -> Appended:
-        """Appends bytes as they are."""
+        """Append bytes as entries; return the receipt of the last batch."""
 
         async def append() -> Appended:
             receipt = Appended((), 0)
@@ -110,7 +110,7 @@ class LogWriter:
         return self._runner.run(append())
 
     def trim_to(self, log: str, bytes_max: int, partition: int = 0) -> int:
-        """Lets go of the oldest until a partition has so few bytes; returns its first offset."""
+        """Trim a partition to at most these bytes; return its first offset."""
         retention = Retention(max_bytes=bytes_max, policy="drop_and_count")
 
         async def trim() -> int:
@@ -142,7 +142,7 @@ class LogWriter:
         return int(seconds), int(microseconds)
 
     def held(self, log: str, partition: int = 0) -> dict[str, int]:
-        """Who holds a partition, and from where on."""
+        """Return the holds on a partition, by reader."""
         reply = self.command("HGETALL", keys.holds(log, partition))
         assert isinstance(reply, list)
         words = [word.decode() for word in reply]
@@ -156,5 +156,5 @@ class LogWriter:
             assert self.command("XDEL", keys.entries(log, partition), found[0][0]) == 1
 
     def delete(self, log: str, partitions: int = 1) -> None:
-        """Deletes a log."""
+        """Delete a log."""
         self._runner.run(self._logs.delete(log, partitions))

@@ -1,4 +1,4 @@
-"""Settings that make small jobs of Spark quick, and long ones slow: for tests alone."""
+"""Spark settings for tests that make small jobs fast and large jobs slow."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The life of a subscription: a real station delivers to a real endpoint, and all goes wrong once.
+"""Life of a subscription: a real node delivers to a real endpoint, and each failure happens once.
 
-Everything that a record log can say of a shard is said in it, but `passed`, which nothing asks for
-yet: delivered, tried again, put off, behind another, parked, dead, dropped, redriven, skipped,
-purged, trimmed, begun anew.
+The record log has every kind of fact except `passed`, which no code writes: attempts, retries,
+messages that are late or behind another one, parked and dead messages, dropped dead letters,
+redrives, skips, purges, trimmed ranges and a reset.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOG = f"s.default.{NAME}.0"
 
 
 class Broken:
-    """Which messages are refused, and with what; the first attempt of `tired-…` always."""
+    """Groups that the endpoint refuses. It also refuses each first attempt of group `tired`."""
 
     def __init__(self) -> None:
         self.groups: set[str] = set()
@@ -40,7 +40,7 @@ class Broken:
 
 @asynccontextmanager
 async def lived(settings: Config, *, trims: bool = True) -> AsyncIterator[tuple[Serving, Hook]]:
-    """A station after all of it, and the endpoint with all that it got."""
+    """Yield a node after the whole life of the subscription, and the endpoint with its requests."""
     broken = Broken()
     async with (
         Hook(decide=broken.decide) as hook,
@@ -61,7 +61,7 @@ async def lived(settings: Config, *, trims: bool = True) -> AsyncIterator[tuple[
 
 
 async def _park_and_operate(client: AsyncWaystation, broken: Broken) -> None:
-    """What is parked is redriven, skipped or purged."""
+    """Park messages, then redrive, skip and purge them."""
     broken.groups = {"redriven", "skipped", "purged"}
     soon = datetime.now(UTC) + timedelta(seconds=4)
     await client.topics.produce(TOPIC, {}, id="late-0", group="late", not_before=soon)
@@ -80,7 +80,7 @@ async def _park_and_operate(client: AsyncWaystation, broken: Broken) -> None:
 
 
 async def _die_and_drop(client: AsyncWaystation, broken: Broken) -> None:
-    """Without parking, and with room for one dead letter."""
+    """Produce messages that become dead letters one by one, with room for one dead letter."""
     broken.groups = {"dead"}
     changed = {"poison": "skip", "dead_max_bytes": 200, "dead_full_policy": "drop_and_count"}
     await client.subscriptions.change(NAME, **changed)  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ async def _die_and_drop(client: AsyncWaystation, broken: Broken) -> None:
 
 
 async def _trim(client: AsyncWaystation, running: Serving) -> None:
-    """The topic lets go of what nobody has read."""
+    """Let the topic trim messages that the paused subscription has not read."""
     await client.subscriptions.pause(NAME)
     async with asyncio.timeout(20):
         while (await client.subscriptions.shards(NAME)).shards[0].state != "paused":
@@ -100,20 +100,20 @@ async def _trim(client: AsyncWaystation, running: Serving) -> None:
         pass
     await logs.set_retention(log, 0, Retention())
     await client.subscriptions.resume(NAME)
-    # What is gone is no lag any more: what comes after it tells when it was passed over
+    # Trimmed messages do not count as lag. The next message shows when the range was passed over
     await _produce(client, "kept-0")
     await _settled(client, dead=1)
 
 
 async def _produce(client: AsyncWaystation, *ids: str) -> None:
-    """All at once, so that those of a group find the first of them unsettled."""
+    """Produce messages in one call, so that later ones of a group find the first one unsettled."""
     messages = [NewMessage({}, id=each, group=each.partition("-")[0]) for each in ids]
     receipts = await client.topics.produce_many(TOPIC, messages)
     assert all(isinstance(each, Receipt) for each in receipts)
 
 
 async def _settled(client: AsyncWaystation, *, dead: int | None = None) -> None:
-    """Waits until nothing is left to be tried, and so many are dead."""
+    """Wait until no message is pending or in retry, and the given number is dead."""
     async with asyncio.timeout(20):
         while True:
             now = await client.subscriptions.shards(NAME)

@@ -1,8 +1,8 @@
-"""A subscription's record log as rows of the lake, for tests of what reads them.
+"""Record log of a subscription as rows of the lake, for tests of code that reads such rows.
 
-Twenty messages of two groups, `a` (even) and `b` (odd): delivered, tried again, parked, redriven,
-dead, passed over, and three that are still there. Rows are made by Spark, and committed as ingest
-would.
+Twenty messages of two groups, `a` (even) and `b` (odd): delivered, retried, parked, redriven, dead,
+passed over, and three that are not settled. Spark makes the rows, and they are committed as ingest
+commits them.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ HOPS: list[tuple[str, str, str, int, int | None, str]] = [
 
 
 def story() -> list[dict[str, Any]]:
-    """The rows, without the stamp that they all share."""
+    """Return the rows, without the columns of the stamp that are the same in all of them."""
     return [hop_row(offset, *hop) for offset, hop in enumerate(HOPS)]
 
 
 def hop_row(
     offset: int, kind: str, was: str, now: str, attempt: int, message: int | None, policy: str
 ) -> dict[str, Any]:
-    """One hop; a request is begun when all entries before were seen."""
+    """Return the row of one hop. A request begins after all earlier entries were written."""
     names = ("storage", "partition", "offset") if was.startswith("m") else ()
     place = dict(zip(names, map(int, was[1:].split(".")), strict=False))
     failed = attempt > 0 and now != "-"
@@ -79,7 +79,7 @@ def hop_row(
 def commit(
     spark: SparkSession, lake: Path, rows: list[dict[str, Any]], *, spec: TableSchema = DELIVERIES
 ) -> None:
-    """Brings rows into the lake; with the mark behind the last of them."""
+    """Commit rows to a table, with the offset behind the last of them."""
     columns = from_arrow_schema(spec.file_schema)
     made = spark.createDataFrame(
         [tuple(_shared(row).get(name) for name in columns.names) for row in rows], columns
@@ -117,9 +117,9 @@ def _shared(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(writer: LogWriter) -> None:
-    """The same story as a log in the store, and what the shard has at the end of it.
+    """Write the same rows as a log to the store, with the state of the shard at its end.
 
-    Message 17 is in retry, 19 is not read yet, 13, 16 and 18 are dead letters.
+    Message 17 is in retry, 19 is not read yet, and 13, 16 and 18 are dead letters.
     """
     writer.create(LOG)
     writer.append_raw(LOG, [_entry(row) for row in story()])

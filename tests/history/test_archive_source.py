@@ -1,4 +1,4 @@
-"""The archive in Spark: `spark.read.format("waystation.archive")` on both databases."""
+"""The source `waystation.archive` on SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fill(url: str, folder: Path, some: Sequence[ArchivedState]) -> None:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An archive with thirty transactions."""
+    """Return the location of an archive with thirty transactions."""
     url = ""
     if request.param == "postgres":
         server: PostgresServer = request.getfixturevalue("postgres")
@@ -85,7 +85,7 @@ def test_archive_source_reads_each_transaction_once_and_pushes_filters_down(
     assert (rows[1].external_id, rows[1].completed_ms) == (None, 1_800_000_000_001)
     assert rows[2].completed is None
 
-    # What a query asks for is asked of the database: what is left fits into one range
+    # Spark pushes the filters to the database: the rest fits into one range
     shop = found.where((col("status") == "failed") & col("project").isin("shop"))
     some = shop.select("id", task).collect()
     assert {row.id for row in some} == {

@@ -1,4 +1,4 @@
-"""The lake in Spark: tables by name, exactly the committed rows."""
+"""Views of `attach`: tables by name, with exactly the committed rows."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def run_as_user(folder: Path, code: str, **names: str) -> Any:
 
 
 class DeathError(Exception):
-    """The process dies here."""
+    """Simulated crash of the process."""
 
 
 @pytest.mark.spark_oldest
@@ -129,7 +129,7 @@ def test_tables_have_what_was_committed(
     assert spark.table("waystation.messages").count() == 7
     assert spark.table("waystation.messages_all").count() == 7
 
-    # A file that was cut is told before a query fails in the midst of it
+    # A cut file is reported before a query fails in the middle of it
     file = lake / "messages" / Lake(str(lake)).open(MESSAGES).files()[0]
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(LakeDamagedError, match=f"messages: .*{file.name} has 100 bytes"):

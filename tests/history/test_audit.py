@@ -1,4 +1,4 @@
-"""The audit: what was planted is found by its id, and nothing else is."""
+"""Audit of a planted lake: it finds each planted error by its id, and no other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ORDERS, NOTES, TORN = "t.default.orders.0", "t.default.notes.0", "t.default.torn
 
 @pytest.fixture
 def told(spark: SparkSession, writer: LogWriter, store_url: str, lake: Path) -> Any:
-    """A lake with twenty messages and what a subscription made of them; audits it."""
+    """Return a function that audits a lake with twenty messages and their deliveries."""
     ingest = ingest_job(spark, Lake(str(lake)), Location(store_url)).run
     # A store that was restored from a backup, and has given two offsets anew
     writer.create(TORN)
@@ -86,7 +86,7 @@ def test_audit_given_a_delivery_answered_as_repetition_of_another_message_report
         # Two messages with one id: the channel has the first alone
         received(1, 7, status=200, receipt="41"),
         received(2, 7, status=208, receipt="41"),
-        # A repetition of a message whose first delivery was not written down, and of one that was
+        # A repetition of a message whose first delivery was not recorded, and of one whose was
         received(3, 8, status=208, receipt="42"),
         received(4, 9, status=200, receipt="43"),
         {**received(4, 9, status=208, receipt="43"), "log_offset": 120},
@@ -109,7 +109,7 @@ def found(findings: Findings) -> set[tuple[str, str]]:
 
 
 def double(lake: Path, table: str, predicate: str) -> None:
-    """Brings a row into a table once more."""
+    """Append a copy of a row to a table."""
     opened = DeltaTable(str(lake / table))
     rows = opened.to_pyarrow_table()
     name, _, value = predicate.partition(" = ")

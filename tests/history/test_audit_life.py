@@ -1,4 +1,4 @@
-"""The audit of what a real station did: clean, whatever happened, and what was planted is found."""
+"""Audit of the history of a real node: no finding after failures, each planted error by its id."""
 
 from __future__ import annotations
 
@@ -59,7 +59,10 @@ async def until_counts(
 
 @asynccontextmanager
 async def second_topic(client: AsyncWaystation, hook: Hook) -> AsyncIterator[None]:
-    """Four subscriptions of a topic that grows: one is reset, one keeps no order, two are one."""
+    """Deliver a topic that grows to four subscriptions.
+
+    One of them is reset, one keeps no order, and two have the same name, one after the other.
+    """
     hook.decide = refuse
     await client.topics.create(TOPIC, partitions=2, grouped=True)
     options = {"topic": TOPIC, "endpoint": hook.url, "start": "beginning"}
@@ -71,7 +74,7 @@ async def second_topic(client: AsyncWaystation, hook: Hook) -> AsyncIterator[Non
     await until_counts(client, "strict", lag=0, retry=0, dead=6)
     await until_counts(client, "loose", lag=0, retry=0, dead=6)
     await until_counts(client, "brief", lag=0, retry=6, dead=0)
-    # A name that is used again; what it had not delivered is gone with it
+    # A name that is used again. Messages that the first one had not delivered are gone with it
     await client.subscriptions.delete("brief")
     await client.subscriptions.create("brief", retry=SLOW, **options)  # type: ignore[arg-type]
     await until_counts(client, "brief", lag=0, retry=6, dead=0)
@@ -84,7 +87,7 @@ async def second_topic(client: AsyncWaystation, hook: Hook) -> AsyncIterator[Non
     await until_counts(client, "strict", lag=0, retry=0, dead=20)
     await (await client.subscriptions.skip("strict", group="g-1")).wait("20s")
     await until_counts(client, "strict", lag=0, retry=0, dead=19)
-    # And some that nobody has taken yet
+    # Messages that no shard has taken yet
     await client.subscriptions.pause("strict")
     await produce(client, 50, 5)
     await until_counts(client, "loose", lag=0, retry=0, dead=11)
@@ -97,7 +100,7 @@ def found(findings: Findings) -> set[tuple[str, str, str]]:
 
 
 def rows_of(lake: Path, table: str, **wanted: str) -> list[dict[str, Any]]:
-    """Rows of a table with these values, in the order of their log."""
+    """Return the rows of a table with these values, in the order of their log."""
     rows = DeltaTable(str(lake / table)).to_pyarrow_table()
     for column, value in wanted.items():
         rows = rows.filter(pc.field(column) == value)
@@ -105,7 +108,7 @@ def rows_of(lake: Path, table: str, **wanted: str) -> list[dict[str, Any]]:
 
 
 def double(lake: Path, message: str) -> None:
-    """Brings a message into the lake once more."""
+    """Append a copy of a message to the lake."""
     rows = DeltaTable(str(lake / "messages")).to_pyarrow_table()
     once_more = rows.filter(pc.field("id") == message)
     write_deltalake(str(lake / "messages"), once_more, mode="append")
@@ -131,7 +134,7 @@ async def test_all_that_can_happen_to_messages_is_in_order_and_what_is_planted_i
             clean = await asyncio.to_thread(run)
             assert (clean.counts, clean.examples) == ({}, [])
             # Each message for each incarnation that has to do with it: strict 50 + 55, loose 55,
-            # brief 30 and then 55; billing is left with what its topic still has
+            # brief has 30 and then 55; billing has the rest of its topic
             assert clean.checked["messages of subscriptions"] >= 245
             notes = "\n".join(clean.notes)
             assert "default/brief was deleted" in notes
@@ -143,7 +146,7 @@ async def test_all_that_can_happen_to_messages_is_in_order_and_what_is_planted_i
 
 
 def _plant(lake: Path, url: str, run: Callable[[], Findings]) -> set[tuple[str, str, str]]:
-    """Spoils the lake and the store; returns by what the findings differ from that."""
+    """Damage the lake and the store; return how the findings differ from the expected ones."""
     (gone,) = rows_of(lake, "messages", id="p-7")
     (doubled,) = rows_of(lake, "messages", id="p-8")
     DeltaTable(str(lake / "messages")).delete("id = 'p-7'")

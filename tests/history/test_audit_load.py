@@ -1,4 +1,4 @@
-"""The audit beside a station that works: what moves under it is no finding."""
+"""Audit beside a node under load: changes during the audit are no findings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def app() -> App:
 
 
 class Load:
-    """Messages and transactions without end, and an operator who does not leave them alone."""
+    """Messages and transactions without end, and an operator who redrives, skips and resets."""
 
     def __init__(self, client: AsyncWaystation, seed: int) -> None:
         self._client = client

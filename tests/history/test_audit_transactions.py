@@ -1,4 +1,4 @@
-"""The audit of transactions: each ends once or is alive, and what has ended is archived."""
+"""Audit of transactions: each has ended once or is alive, and ended ones are in the archive."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def app() -> App:
 
 
 class SlowLive(Live):
-    """Something happens between the ingest and the look at the store."""
+    """Live state that calls `meanwhile` between the ingest and the first look-up."""
 
     meanwhile: Any = None
 
@@ -59,7 +59,7 @@ class SlowLive(Live):
 
 
 def lose(url: str, folder: Path, transaction_id: str) -> None:
-    """Takes a transaction out of the store and, once it is there, out of the archive."""
+    """Delete a transaction from the store, and from the archive as soon as it is there."""
     with closing(sqlite3.connect(folder / "archive.db", timeout=30)) as archive:
         deleted = 0
         while not deleted:
@@ -126,7 +126,7 @@ def test_what_is_alive_or_ends_meanwhile_is_in_order_and_what_was_planted_is_fou
             for each in (third, gone):
                 lose(access.resolve(), quick.data_dir, each.id)
             planted = run()
-            # That an archive lets go of what has ended is no finding, once it is on record
+            # An archive may delete ended transactions, once that is recorded
             with LogWriter(access.resolve()) as writer:
                 pruned = OperationRecord(kind="prune", detail={"before_ms": Clock().now_ms()})
                 writer.create("operations")
@@ -147,7 +147,7 @@ def test_what_is_alive_or_ends_meanwhile_is_in_order_and_what_was_planted_is_fou
 
 
 def until_archived(url: str, folder: Path, ids: Sequence[str]) -> None:
-    """Waits until all are in the archive as they are in the store."""
+    """Wait until the archive has all transactions in the versions of the store."""
 
     def are_archived() -> bool:
         heads, kept = live.heads(ids), live.archived(ids)
@@ -178,7 +178,7 @@ def test_what_began_or_ended_twice_fell_back_or_is_otherwise_in_the_archive_is_f
         with store_access(quick) as access:
             until_archived(access.resolve(), quick.data_dir, ids)
 
-    # Nobody archives any more: what is planted stays
+    # No node archives any more, so planted errors stay
     with store_access(quick) as access:
         ingest = ingest_job(spark, Lake(str(lake)), access).run
 
@@ -220,7 +220,7 @@ def test_what_began_or_ended_twice_fell_back_or_is_otherwise_in_the_archive_is_f
         )
         planted = run()
 
-        # What was taken out of the archive on purpose is no finding, once that is on record
+        # A transaction that was erased from the archive is no finding, once that is recorded
         with LogWriter(access.resolve()) as writer:
             erased = OperationRecord(kind="erase", subject=gone)
             writer.create("operations")

@@ -30,7 +30,7 @@ ID = "tx-" + "0" * 40
 
 
 class DeathError(Exception):
-    """The process dies here."""
+    """Simulated crash of the process."""
 
 
 def orders() -> App:
@@ -81,7 +81,7 @@ def test_every_change_and_every_step_is_a_row_once(
                 commit(table, *given)
                 raise DeathError
 
-            # Given an ingest that died between its commit and its hold in the store
+            # Given an ingest that crashed between its commit and its hold in the store
             with monkeypatch.context() as patch:
                 patch.setattr(LakeTable, "commit", dies)
                 with pytest.raises(DeathError):
@@ -108,7 +108,7 @@ def test_every_change_and_every_step_is_a_row_once(
         assert [row["kind"] for row in history].count("started") == 1
         ends = [row for row in history if row["status"] and row["kind"] != "notified"]
         assert len(ends) == 1
-        # What comes after the end tells of replies, and has its status
+        # Changes after the end are about replies, and have the status of the end
         assert {row["status"] for row in history[history.index(ends[0]) :]} == {ends[0]["status"]}
         assert (history[0]["kind"], history[0]["project"]) == ("started", "default")
     started = by_id[good.id][0]
@@ -131,13 +131,13 @@ def test_every_change_and_every_step_is_a_row_once(
     assert len({(row["log_offset"], row["item"]) for row in steps}) == len(steps)
 
 
-def test_what_cannot_be_read_is_kept_as_it_is_and_spoils_nothing_else() -> None:
+def test_cell_rows_of_invalid_entries_are_malformed_and_keep_their_bytes() -> None:
     good = [f"woken {ID} 3 1 queued -", None]
     entries = [
         b"no entry",
         _pack([2, "ds", []]),
         _pack([1, "ds", [["woken", None]]]),
-        # A detail that is none, beside a fact that has no detail
+        # An invalid detail, beside a fact without a detail
         _pack([1, "ds", [[f"finished {ID} 4 1 complete success why not", "oops"], good]]),
         _pack([1, "ds", [good]]),
     ]

@@ -1,4 +1,4 @@
-"""History on a real cluster: one master and two workers on loopback, each with its executor."""
+"""History on a real cluster: a master and two workers on loopback, each with its executor."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SECONDS_MAX = 250
 
 @pytest.fixture
 def store_url() -> Iterator[str]:
-    """A store with a password, as one is that other machines reach."""
+    """Yield the URL of a store with a password, as other machines use it."""
     with plain_server("--appendonly", "yes") as server:
         told = supervisor.ask(server.address.path, f"CONFIG SET requirepass {SECRET}".encode())
         assert told.startswith(b"+OK"), told
@@ -51,7 +51,7 @@ def settings(tmp_path: Path, store_url: str) -> Config:
 
 @pytest.fixture
 def cluster(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The operator has given the workers the store's URL by their environment."""
+    """Yield a cluster whose workers have the URL of the store in their environment."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     monkeypatch.setenv("WAYSTATION_STORE_URL", store_url)
@@ -61,7 +61,7 @@ def cluster(tmp_path: Path, store_url: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 @contextmanager
 def at_work(settings: Config) -> Iterator[Waystation]:
-    """A station with messages, some of which have become transactions."""
+    """Yield a client of a node with messages, some of which have become transactions."""
     app = App()
 
     @app.step("pay")
@@ -139,7 +139,7 @@ def test_both_workers_of_a_cluster_do_the_work_and_nobody_shows_the_stores_passw
 
 
 def history(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command; on a cluster it may take its time."""
+    """Run a command of history, with the long time limit of a cluster."""
     return subprocess.run(
         command("history", *arguments),
         env={**clean_environment(), **environment},
@@ -168,7 +168,7 @@ def read_topic(cluster: SparkCluster, tmp_path: Path) -> dict[str, Any]:
 
 
 def assert_both_worked(log: Path, cluster: SparkCluster) -> None:
-    """By what Spark wrote down: which worker has which executor, and where tasks succeeded."""
+    """Assert by the event log of Spark that tasks succeeded on the executors of both workers."""
     workers: dict[str, int | None] = {}
     tasks: Counter[int | None] = Counter()
     read: Counter[int | None] = Counter()

@@ -1,4 +1,4 @@
-"""`waystation history` as a user runs it."""
+"""Commands of `waystation history`, run as a user runs them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_was_produced_is_in_the_lake_after_ingest(
 
         job = partial(run, "history", "ingest", *where, seconds_max=250, **QUICK)
         done = job()
-        # What Spark had written down for itself is lost
+        # Files that Spark wrote for itself are deleted
         shutil.rmtree(Path(settings.data) / "history")
         again = job("--json")
         client.topics.produce("orders", {"n": 5}, group="g")
@@ -70,16 +70,16 @@ def test_what_was_produced_is_in_the_lake_after_ingest(
     assert sorted(row["payload"] for row in rows) == [b'{"n":%d}' % n for n in range(6)]
     assert {row["group"] for row in rows} == {"g"}
     assert (ended, present.keys()) == ({}, {SOFT})
-    # A person sees what is going on, and what Spark says of itself is in its log
+    # The user sees the progress, and the log has the output of Spark
     assert "starting Spark" in shown
     assert re.search(r"rows .* 0/1 ", shown), shown
-    assert re.search(r"Spark shows what it does at http://127\.0\.0\.1:\d+", shown), shown
+    assert re.search(r"Spark UI: http://127\.0\.0\.1:\d+", shown), shown
     assert "WARN" not in shown
     assert (Path(settings.data) / "history" / "spark.log").stat().st_size > 0
 
 
 def on_terminal(*arguments: str, **environment: str) -> str:
-    """What somebody sees for whom the standard error of a command is a terminal."""
+    """Run a command whose standard error is a terminal; return what it writes there."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         command(*arguments),
@@ -89,7 +89,7 @@ def on_terminal(*arguments: str, **environment: str) -> str:
     ) as process:
         os.close(theirs)
         seen = b""
-        # Ends with an error when nobody has the other side any more
+        # Reading fails when no process has the other end any more
         with contextlib.suppress(OSError):
             while read := os.read(ours, 65_536):
                 seen += read
@@ -104,7 +104,7 @@ def test_a_spark_that_does_not_start_is_told_with_where_to_look(
     run: Run,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    # What Spark wants to hear by another setting
+    # Spark takes this value from another setting
     wrong = json.dumps({"spark.driver.extraJavaOptions": "-Xmx1g"})
     Lake(str(tmp_path / "d" / "lake")).open(MESSAGES)
     asked = run("history", "sql", "select 1", "--data", "d", WAYSTATION_HISTORY_SPARK=wrong)
@@ -112,7 +112,7 @@ def test_a_spark_that_does_not_start_is_told_with_where_to_look(
     first, second = asked.stderr.splitlines()
     assert first.startswith("error Spark does not start: ")
     log = tmp_path / "d" / "history" / "spark.log"
-    assert second.strip() == f"What it said is in {log}."
+    assert second.strip() == f"See its log {log}."
     assert "-Xmx1g" in log.read_text()
 
 
@@ -126,7 +126,7 @@ def test_a_second_ingest_is_refused_before_spark_is_started(
         with history_lease(access.resolve()):
             refused = run("history", "ingest", "--data", settings.data)
     assert refused.returncode == 6
-    assert "Another ingest is at work." in refused.stderr
+    assert "Another ingest is running." in refused.stderr
     assert "waystation history status --wait" in refused.stderr
     # The lease was given back
     with store_access(settings) as access, history_lease(access.resolve()):
@@ -182,7 +182,7 @@ def test_a_password_reaches_tasks_by_a_file_that_only_its_owner_reads(
         assert "hunter2" not in repr(access)
         assert access.resolve({}) == url
         assert Path(access.file).stat().st_mode & 0o777 == 0o600
-    # Where the operator has put a file on every machine, it is that one
+    # A file that the operator has put on every machine comes first
     named = tmp_path / "mounted"
     named.write_text(url)
     monkeypatch.setenv("WAYSTATION_STORE_URL_FILE", str(named))
@@ -200,7 +200,7 @@ def test_history_command_without_a_store_is_refused_and_creates_nothing(
 ) -> None:
     refused = run("history", *arguments)
     assert refused.returncode == 1
-    assert "There is no store in" in refused.stderr
+    assert "has no store." in refused.stderr
     assert "WAYSTATION_URL" in refused.stderr
     assert not list(tmp_path.iterdir())
 

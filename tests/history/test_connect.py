@@ -1,4 +1,4 @@
-"""History through Spark Connect: a server of its own, reached by its URL, without a Java here."""
+"""History over Spark Connect: a separate server, reached by its URL, without Java here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECONDS_MAX = 250
 def history(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command("history", *arguments),
-        # There is no Java for this process: it needs none.
+        # This process has no Java, and needs none.
         env={**clean_environment(), "JAVA_HOME": "/nowhere"},
         capture_output=True,
         text=True,
@@ -84,7 +84,7 @@ def test_a_server_of_spark_connect_ingests_audits_and_answers(
 
 
 def test_a_server_that_is_not_there_is_told_at_once() -> None:
-    with pytest.raises(SparkStartError, match=r"no server of Spark Connect at 127\.0\.0\.1:"):
+    with pytest.raises(SparkStartError, match=r"No Spark Connect server answers at 127\.0\.0\.1:"):
         connect_session(f"sc://127.0.0.1:{free_port()}/;user_id=me")
 
 

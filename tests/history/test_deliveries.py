@@ -1,4 +1,4 @@
-"""Deliveries in the lake are what a real subscription did: every kind of fact, from a real run."""
+"""Rows of deliveries, compared with the requests of a real subscription; every kind of fact."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FAILED_BY_ENDPOINT = """select endpoint, count(*) attempts, count_if(status >= 5
 
 
 def read(settings: Config) -> dict[str, list[dict[str, Any]]]:
-    """The rows of the record log, by table."""
+    """Return the rows of the record log, by table."""
     with store_access(settings) as access, LogReader(access.resolve()) as logs:
         span = OffsetRange(LOG, 0, 0, logs.states([(LOG, 0)])[LOG, 0].end)
         found: dict[str, list[dict[str, Any]]] = {"deliveries": [], "operations": []}
@@ -46,7 +46,7 @@ def read(settings: Config) -> dict[str, list[dict[str, Any]]]:
 
 
 def chain(rows: list[dict[str, Any]], place: str) -> list[str]:
-    """What became of a message, from hop to hop, by the names of its places alone."""
+    """Return the kinds of the hops of a message from a place on, and its last place."""
     kinds = []
     for row in rows:
         if row["from_place"] == place and row["kind"] not in ("start", "reset", "trimmed"):
@@ -56,7 +56,7 @@ def chain(rows: list[dict[str, Any]], place: str) -> list[str]:
 
 
 def requests(hook: Hook) -> Counter[tuple[str, str, int, int]]:
-    """What the endpoint got: position, id, attempt and its own answer."""
+    """Count the requests of the endpoint by position, id, attempt and status of its reply."""
     return Counter(
         (
             "default/orders/" + each.headers["waystation-position"].replace(".", "/"),
@@ -92,7 +92,7 @@ async def test_every_kind_of_fact_is_read_as_a_station_writes_it(tmp_path: Path)
     } == {(False, False)}
     assert {row["started_at"] for row in rows if not row["position"]} == {None}
 
-    # The way of each is a chain
+    # The hops of each message are a chain
     ids = {
         row["from_place"]: row["message_id"]
         for row in rows
@@ -146,7 +146,7 @@ async def test_a_lake_tells_how_endpoints_did_and_its_audit_finds_nothing_wrong(
     sent = requests(hook)
     (row,) = rows
     assert row[0].startswith("127.0.0.1:")
-    # Six of group `tired`, half of which were refused: each once
+    # Six messages of group `tired`, half of which were refused once
     assert row[1:] == (sent.total(), 2)
     assert (findings.counts, findings.examples) == ({}, [])
     assert findings.checked["messages of subscriptions"] == 18

@@ -203,6 +203,6 @@ def test_decode_envelopes_with_a_truncated_last_message_marks_it(kept_bytes: int
 
 def test_decode_envelopes_of_a_message_without_its_last_bytes_is_malformed() -> None:
     assert decoded([b""]) == [expected(b"")]
-    # Its last text announces a byte that the block does not have.
+    # The last text announces a byte that the block does not have.
     assert decoded([b"\x98\x01\xa0\xc4\x00\xc0\x90\x00\xc0\xa1"])[0]["malformed"]
     assert decoded([b"", pack(Envelope(id="a", project="", data=b""))])[1]["id"] == "a"

@@ -1,4 +1,4 @@
-"""`ingest --follow`: what comes later comes into the lake, too."""
+"""Tests of `ingest --follow`: repeated ingests, and the lease that they wait for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.history import local_ingest as local
 from tests.history.local_ingest import local_ingest
 from tests.history.log_writer import LogWriter, envelopes
 from waystation.errors import HistoryBusyError, LakeWriteError, SparkGoneError
-from waystation.history.following import Turn, follow
+from waystation.history.jobs import TriggeredIngest, run_on_trigger
 from waystation.history.lake.table import Lake, LakeTable
 from waystation.history.lease import history_lease
 from waystation.history.session import ui_address
@@ -22,7 +22,7 @@ from waystation.history.session import ui_address
 ORDERS = "t.default.orders.0"
 
 
-def test_every_turn_brings_what_is_new_and_a_failure_is_told_and_tried_again(
+def test_run_on_trigger_after_failure_reports_it_and_ingests_again(
     writer: LogWriter,
     store_url: str,
     lake: Path,
@@ -30,12 +30,12 @@ def test_every_turn_brings_what_is_new_and_a_failure_is_told_and_tried_again(
 ) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(3))
-    stop, turns, commit = threading.Event(), list[Turn](), LakeTable.commit
+    stop, turns, commit = threading.Event(), list[TriggeredIngest](), LakeTable.commit
 
     def full(*_: Any) -> None:
         raise LakeWriteError("the disk is full")
 
-    def tell(turn: Turn) -> None:
+    def tell(turn: TriggeredIngest) -> None:
         turns.append(turn)
         match len(turns):
             case 1:
@@ -47,7 +47,7 @@ def test_every_turn_brings_what_is_new_and_a_failure_is_told_and_tried_again(
                 stop.set()
 
     ingest = local_ingest(lake, store_url)
-    follow(ingest, every_seconds=0.01, stop=stop, tell=tell)
+    run_on_trigger(ingest, every_seconds=0.01, stop=stop, report=tell)
 
     assert [(turn.ingested.rows, turn.problem) for turn in turns] == [
         (3, ""),
@@ -57,18 +57,18 @@ def test_every_turn_brings_what_is_new_and_a_failure_is_told_and_tried_again(
     assert DeltaTable(str(lake / "messages")).to_pyarrow_table().num_rows == 5
 
 
-def test_partitions_and_storage_topics_that_come_later_are_read_from_their_beginning(
+def test_run_on_trigger_with_new_partitions_reads_them_from_their_start(
     writer: LogWriter, store_url: str, lake: Path
 ) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(3))
     stop, rows = threading.Event(), list[int]()
 
-    def tell(turn: Turn) -> None:
+    def tell(turn: TriggeredIngest) -> None:
         rows.append(turn.ingested.rows)
         match len(rows):
             case 1:
-                # The topic goes on in another storage topic, with more partitions
+                # The topic continues in another storage topic, with more partitions
                 writer.append(ORDERS, envelopes(1, first=3))
                 writer.create("t.default.orders.1", 3)
                 writer.append("t.default.orders.1", envelopes(2, first=4), 2)
@@ -81,20 +81,20 @@ def test_partitions_and_storage_topics_that_come_later_are_read_from_their_begin
                 stop.set()
 
     ingest = local_ingest(lake, store_url)
-    follow(ingest, every_seconds=0.01, stop=stop, tell=tell)
+    run_on_trigger(ingest, every_seconds=0.01, stop=stop, report=tell)
 
     assert rows == [3, 3, 1]
     table = DeltaTable(str(lake / "messages")).to_pyarrow_table(columns=["id"])
     assert sorted(table.column("id").to_pylist()) == [f"m-{n}" for n in range(6)]
 
 
-def test_without_spark_it_ends_instead_of_trying_for_ever(
+def test_run_on_trigger_without_spark_raises(
     writer: LogWriter,
     store_url: str,
     lake: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its process is killed in the slow tests."""
+    """The slow tests kill the Java process itself."""
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(3))
 
@@ -102,13 +102,15 @@ def test_without_spark_it_ends_instead_of_trying_for_ever(
         raise SparkGoneError("The process of Spark has ended.")
 
     monkeypatch.setattr(local, "run_task", gone)
-    ingest, told = local_ingest(lake, store_url), list[Turn]()
+    ingest, told = local_ingest(lake, store_url), list[TriggeredIngest]()
     with pytest.raises(SparkGoneError):
-        follow(ingest, every_seconds=0.01, stop=threading.Event(), tell=told.append)
+        run_on_trigger(ingest, every_seconds=0.01, stop=threading.Event(), report=told.append)
     assert told == []
 
 
-def test_it_stops_between_two_rounds(writer: LogWriter, store_url: str, lake: Path) -> None:
+def test_ingest_when_stopped_returns_between_micro_batches(
+    writer: LogWriter, store_url: str, lake: Path
+) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(30))
     ingest = local_ingest(lake, store_url, batch_rows=10)
@@ -118,7 +120,9 @@ def test_it_stops_between_two_rounds(writer: LogWriter, store_url: str, lake: Pa
     assert ingest.run().rows == 20
 
 
-def test_many_rounds_leave_few_files(writer: LogWriter, store_url: str, lake: Path) -> None:
+def test_ingest_in_many_micro_batches_compacts_files(
+    writer: LogWriter, store_url: str, lake: Path
+) -> None:
     writer.create(ORDERS)
     ingest = local_ingest(lake, store_url, task_rows=2)
     for number in range(5):
@@ -136,9 +140,7 @@ def _messages() -> Any:
     return MESSAGES
 
 
-def test_who_waits_for_the_lease_gets_it_when_the_other_has_ended(
-    writer: LogWriter, store_url: str
-) -> None:
+def test_history_lease_with_retry_waits_for_release(writer: LogWriter, store_url: str) -> None:
     first = history_lease(store_url)
     first.__enter__()
     asked = 0
@@ -150,12 +152,12 @@ def test_who_waits_for_the_lease_gets_it_when_the_other_has_ended(
             first.__exit__(None, None, None)
         return True
 
-    with history_lease(store_url, waiting=waiting):
+    with history_lease(store_url, retry=waiting):
         assert asked == 2
-        # And who does not want to wait any more is told
-        with pytest.raises(HistoryBusyError), history_lease(store_url, waiting=lambda: False):
+        # Without another attempt, the caller gets the error
+        with pytest.raises(HistoryBusyError), history_lease(store_url, retry=lambda: False):
             pass
 
 
-def test_a_session_without_pages_has_no_address(spark: SparkSession) -> None:
+def test_ui_address_of_session_without_ui_is_empty(spark: SparkSession) -> None:
     assert ui_address(spark) == ""

@@ -56,7 +56,7 @@ def test_forget_command_counts_asks_and_blanks(forget: Any, settings: Config, ur
 
     assert json.loads(planned.stdout)["rows"] == {"messages": 3}
     assert asked.returncode == 1
-    assert "Delete the payloads of 3 rows for good?" in asked.stderr
+    assert "Delete the payloads of 3 rows permanently?" in asked.stderr
     assert (done.returncode, payloads(settings)) == (0, [None, None, None, b'{"n":3}'])
     assert "3 rows are blank, and 1 files are deleted." in done.stdout
     assert "Copies outside of the lake stay" in done.stderr
@@ -80,7 +80,7 @@ def test_forget_command_is_refused_without_one_person_and_beside_another(
     with history_lease(url, "forget"):
         refused = forget("--group", "ann", "--no-ingest")
     assert refused.returncode == 6
-    assert "Another forget is at work." in refused.stderr
+    assert "Another forget is running." in refused.stderr
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What the pages on history tell people to type does what they say: code, questions, commands."""
+"""Commands, code and queries of the pages on history: they exist, and give the answers shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What importing history does to the process."""
+"""Effects of importing history on the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ingest: topics into the lake, every message once, whatever dies and whoever else is at it."""
+"""Ingest: each message of topics is in the lake once, after crashes and beside other ingests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ORDERS = "t.default.orders.0"
 
 
 class DeathError(Exception):
-    """The process dies here."""
+    """Simulated crash of the process."""
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def expected(*ranges: range) -> list[str]:
 
 
 @pytest.mark.spark_oldest
-def test_topics_become_rows_once_and_the_store_is_told_how_far(
+def test_ingest_of_topics_writes_each_message_once_and_moves_the_holds(
     writer: LogWriter, store_url: str, lake: Path, spark: SparkSession
 ) -> None:
     def ingest() -> IngestJob:
@@ -85,7 +85,7 @@ def test_topics_become_rows_once_and_the_store_is_told_how_far(
     # The last one stays, to be compared with
     assert writer.held(ORDERS) == {SOFT: 10}
 
-    # Again, by this process and by another: nothing comes twice, and what is new comes
+    # Ingest again, by this process and by another: only new messages are added
     assert first.run().rows == 0
     writer.append(ORDERS, envelopes(5, first=11))
     assert ingest().run().rows == 5
@@ -117,10 +117,10 @@ def test_rounds_are_bounded_and_add_up(ingest: Any, writer: LogWriter, lake: Pat
     assert len(DeltaTable(str(lake / "messages")).file_uris()) == 6
 
 
-def test_a_death_before_or_after_the_commit_neither_loses_nor_doubles(
+def test_ingest_that_crashes_before_or_after_a_commit_loses_and_doubles_nothing(
     ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F-05, at the two places where it would show; the process is killed in the slow tests."""
+    """Check F-05 at the two steps where it would show. Slow tests kill the process itself."""
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(10))
     commit = LakeTable.commit
@@ -139,7 +139,7 @@ def test_a_death_before_or_after_the_commit_neither_loses_nor_doubles(
                 ingest().run()
     assert writer.held(ORDERS) == {}
 
-    # What was committed before the death is found, and the store is told of it now
+    # The next ingest finds the commit from before the crash, and sets the hold
     assert ingest().run().rows == 0
     assert ids(lake) == expected(range(10))
     assert writer.held(ORDERS) == {SOFT: 9}
@@ -149,7 +149,7 @@ def test_a_death_before_or_after_the_commit_neither_loses_nor_doubles(
     assert len(DeltaTable(str(lake / "messages")).file_uris()) == 1
 
 
-def test_of_two_ingests_at_once_one_is_refused_and_nothing_is_doubled(
+def test_ingest_that_commits_after_another_is_refused_and_doubles_nothing(
     ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.create(ORDERS)
@@ -170,7 +170,7 @@ def test_of_two_ingests_at_once_one_is_refused_and_nothing_is_doubled(
     assert ids(lake) == expected(range(15))
 
 
-def test_what_was_trimmed_before_it_was_read_is_counted_once(
+def test_ingest_of_trimmed_entries_counts_them_once(
     ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.create(ORDERS)
@@ -181,7 +181,7 @@ def test_what_was_trimmed_before_it_was_read_is_counted_once(
     def dies(table: LakeTable, *given: Any) -> None:
         raise DeathError
 
-    # Given a micro-batch that died when its tasks had written the gap to a file
+    # Given a micro-batch that crashed when its tasks had written the gap to a file
     with monkeypatch.context() as patch:
         patch.setattr(LakeTable, "commit", dies)
         with pytest.raises(DeathError):
@@ -194,7 +194,7 @@ def test_what_was_trimmed_before_it_was_read_is_counted_once(
         commit(table, *given)
         raise DeathError
 
-    # Given one that died when it had committed the gap with a first row
+    # Given a micro-batch that crashed when it had committed the gap with a first row
     with monkeypatch.context() as patch:
         patch.setattr(LakeTable, "commit", dies_later)
         with pytest.raises(DeathError):
@@ -234,7 +234,7 @@ def test_another_data_set_begins_anew_beside_the_older_one(
 def test_ingests_that_run_at_the_same_time_bring_everything_once(
     ingest: Any, writer: LogWriter, lake: Path
 ) -> None:
-    """Without a lease, which is no condition of being right."""
+    """Run ingests without a lease, because correctness does not depend on it."""
     writer.create(ORDERS, 2)
     done = 0
     for turn in range(3):
@@ -253,10 +253,10 @@ def test_ingests_that_run_at_the_same_time_bring_everything_once(
     assert [writer.held(ORDERS, partition) for partition in (0, 1)] == [{SOFT: 59}] * 2
 
 
-def test_a_log_that_has_ended_is_read_to_its_end_and_then_let_go(
+def test_ingest_of_a_sealed_log_reads_it_to_its_end_and_releases_it(
     ingest: Any, writer: LogWriter, lake: Path
 ) -> None:
-    """Also by a process that had read all of it before it was sealed."""
+    """Check also a process that had read the whole log before it was sealed."""
     logs = (ORDERS, "tx", "s.default.billing.1")
     for log in logs:
         writer.create(log)
@@ -271,7 +271,7 @@ def test_a_log_that_has_ended_is_read_to_its_end_and_then_let_go(
     assert living.run().read == 1
     assert [writer.held(log) for log in logs] == [{}] * 3
 
-    # Deleted: by now nobody needs them, and what was read stays
+    # The logs are deleted, because nobody needs them, and their rows stay
     for log in logs:
         writer.delete(log)
     assert living.run().read == ingest().run().read == 0
@@ -296,7 +296,7 @@ def test_a_topic_that_is_purged_while_it_is_read_is_a_counted_gap(
         done = ingest().run()
     assert (done.rows, done.gap_rows) == (0, 10)
     assert gaps_of(lake) == [(ORDERS, 0, 10, "trimmed")]
-    # Nothing is held of what is not there
+    # A partition that does not exist is not held
     assert writer.held(ORDERS) == {}
     assert ingest().run().read == 0
 
@@ -352,7 +352,7 @@ def test_store_that_loses_its_data_before_the_commit_moves_no_offset(
     assert ids(lake) == expected(range(10))
 
 
-def test_what_is_malformed_in_any_log_is_a_row_with_its_bytes(
+def test_ingest_of_malformed_entries_writes_rows_with_their_bytes(
     ingest: Any, writer: LogWriter, lake: Path
 ) -> None:
     bad = b"\xc1 no message of ours"
@@ -375,7 +375,7 @@ def test_what_is_malformed_in_any_log_is_a_row_with_its_bytes(
 
 
 @pytest.mark.spark_oldest
-def test_a_task_that_fails_is_told_in_a_sentence_and_nothing_is_committed(
+def test_ingest_with_a_failing_task_raises_one_sentence_and_commits_nothing(
     writer: LogWriter,
     store_url: str,
     lake: Path,
@@ -398,7 +398,7 @@ def test_a_task_that_fails_is_told_in_a_sentence_and_nothing_is_committed(
     assert ingest.run().rows == 3
 
 
-def test_who_waits_is_told_how_much_was_read_of_how_much(ingest: Any, writer: LogWriter) -> None:
+def test_ingest_reports_read_entries_and_their_total(ingest: Any, writer: LogWriter) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(70))
     told: list[tuple[int, int]] = []

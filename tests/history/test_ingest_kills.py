@@ -1,4 +1,4 @@
-"""F-05: an ingest that is killed at any stage leaves a lake that the next one completes."""
+"""F-05: an ingest that is killed at any stage leaves a lake that the next ingest completes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_an_ingest_that_is_killed_at_any_stage_neither_loses_nor_doubles(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_tasks_whose_processes_are_killed_are_done_again_and_double_nothing(
+def test_tasks_of_killed_processes_are_repeated_and_double_nothing(
     writer: LogWriter, store_url: str, lake: Path, tmp_path: Path
 ) -> None:
     writer.create(ORDERS)
@@ -78,7 +78,7 @@ def test_tasks_whose_processes_are_killed_are_done_again_and_double_nothing(
         assert (tmp_path / f"task-was-lost-{stage}").exists()
     assert done.stdout == "rows=350\n", done.stderr[-2000:]
     require_whole(lake, store_url)
-    # What the killed ones have written lies there, and belongs to nothing
+    # Files of the killed tasks exist, and belong to no table
     assert len(list(lake.glob("*/day=*/*/*.parquet"))) > sum(
         len(DeltaTable(str(lake / table)).file_uris()) for table in ("messages", "transactions")
     )
@@ -86,7 +86,7 @@ def test_tasks_whose_processes_are_killed_are_done_again_and_double_nothing(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_spark_whose_process_is_killed_is_told_and_the_next_one_goes_on(
+def test_ingest_whose_spark_is_killed_reports_it_and_the_next_one_continues(
     writer: LogWriter, store_url: str, lake: Path
 ) -> None:
     writer.create(ORDERS)
@@ -103,7 +103,7 @@ def test_a_spark_whose_process_is_killed_is_told_and_the_next_one_goes_on(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_lake_on_a_full_disk_is_told_and_whole(
+def test_ingest_on_a_full_disk_reports_it_and_leaves_the_lake_whole(
     writer: LogWriter, store_url: str, lake: Path
 ) -> None:
     writer.create(ORDERS)

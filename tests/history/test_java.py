@@ -1,4 +1,4 @@
-"""A Java for Spark is found, or provided, or its absence told in one sentence."""
+"""Search for Java: found, provided by pip, or reported as missing in one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from waystation.history.java import find_java
 
 
 def fake(folder: Path, version: str) -> Path:
-    """A program that answers as Java does."""
+    """Write a program that prints a version as Java does."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-16' >&2\n")
@@ -160,7 +160,7 @@ def test_who_opens_a_session_of_his_own_finds_a_java_without_doing_anything(tmp_
     cache = tmp_path / "cache"
     assert java_home(XDG_CACHE_HOME=str(cache)) == str(cache / "waystation" / "java")
     assert os.access(cache / "waystation" / "java" / "bin" / "java", os.X_OK)
-    # What the machine has is not touched
+    # The Java of the machine is not touched
     on_path = fake(tmp_path / "path", "17.0.9")
     assert java_home(PATH=str(on_path.parent)) == "None"
     assert java_home(JAVA_HOME="/somewhere") == "/somewhere"

@@ -1,4 +1,4 @@
-"""`waystation history audit`, `refresh`, `report` and `sql` as a user runs them."""
+"""Commands `audit`, `refresh`, `report` and `sql` of history, run as a user runs them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_clean_audit_ends_with_0_and_one_that_found_something_with_1(
     assert bad.returncode == 1
     assert ids[2] in bad.stdout
     assert "missing" in bad.stdout
-    # What Spark says of itself is in a file
+    # The output of Spark is in a file
     assert {each.stderr for each in (clean, report, again, asked, bad)} == {""}
 
 
@@ -85,7 +85,7 @@ def test_a_second_job_is_refused_before_spark_is_started(
         with history_lease(access.resolve(), verb):
             refused = run("history", verb, "--data", settings.data)
     assert refused.returncode == 6
-    assert f"Another {verb} is at work." in refused.stderr
+    assert f"Another {verb} is running." in refused.stderr
 
 
 @pytest.mark.slow

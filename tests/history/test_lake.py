@@ -1,4 +1,4 @@
-"""The lake: files and marks come together, a range once, whoever tries."""
+"""Delta tables of the lake: files and offsets in one commit, each range once for all writers."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_rows_and_marks_come_with_one_commit(lake: Path) -> None:
     assert list(where.snapshot()) == [OPERATIONS.name]
 
 
-def test_of_two_who_bring_the_same_range_one_is_refused_whole(lake: Path) -> None:
+def test_commit_of_a_range_that_another_writer_committed_is_refused(lake: Path) -> None:
     where = Lake(str(lake))
     one, other = where.open(OPERATIONS), where.open(OPERATIONS)
     files = write(where, MIDNIGHT_MS)
@@ -98,7 +98,7 @@ def test_of_two_who_bring_the_same_range_one_is_refused_whole(lake: Path) -> Non
     assert DeltaTable(where.folder(OPERATIONS)).to_pyarrow_table().num_rows == 1
 
 
-def test_those_who_bring_different_logs_do_not_disturb_each_other(lake: Path) -> None:
+def test_commits_of_different_logs_from_one_version_succeed(lake: Path) -> None:
     where = Lake(str(lake))
     one, other = where.open(OPERATIONS), where.open(OPERATIONS)
     one.commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})
@@ -163,7 +163,7 @@ def test_statistics_let_readers_skip_files(lake: Path) -> None:
     assert len(fragments) == 1
 
 
-def test_a_table_of_somebody_else_is_refused(lake: Path) -> None:
+def test_open_of_a_table_of_another_program_is_refused(lake: Path) -> None:
     where = Lake(str(lake))
     DeltaTable.create(where.folder(OPERATIONS), schema=pa.schema([("x", pa.string())]))
     with pytest.raises(LakeRefusedError, match="partitioned by nothing, not by day and row_state"):
@@ -187,7 +187,7 @@ def test_a_table_of_somebody_else_is_refused(lake: Path) -> None:
         where.open(MESSAGES)
 
 
-def test_a_file_that_is_missing_or_was_cut_is_told_by_its_name(lake: Path) -> None:
+def test_verify_files_names_a_missing_or_cut_file(lake: Path) -> None:
     where = Lake(str(lake))
     where.open(OPERATIONS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})
     (path,) = where.open(OPERATIONS).files()
@@ -203,7 +203,7 @@ def test_a_file_that_is_missing_or_was_cut_is_told_by_its_name(lake: Path) -> No
     with pytest.raises(LakeDamagedError, match=f"operations: {path} is missing"):
         where.snapshot().verify_files()
 
-    # What is new can be brought all the same, and with the file back all is there
+    # New rows can be committed nevertheless, and with the file restored all rows are there
     where.open(OPERATIONS).commit(write(where, MIDNIGHT_MS, first=1), {"ds/log/0": TableOffset(2)})
     file.write_bytes(whole)
     snapshot = where.snapshot()
@@ -271,20 +271,19 @@ def test_planning_after_an_interrupted_wait_of_an_update_does_not_hang(
     done.set()
     planner.join()
     assert not shown
-    query = threading.Thread(target=lambda: _plan(followed), daemon=True)
+
+    def plan() -> None:
+        with followed.planning(spark, "select 1"):
+            pass
+
+    query = threading.Thread(target=plan, daemon=True)
     query.start()
     query.join(60)
     assert not query.is_alive()
     assert len(shown) == 1
 
 
-def _plan(followed: FollowedLake) -> None:
-    spark: Any = None
-    with followed.planning(spark, "select 1"):
-        pass
-
-
-def test_a_table_whose_log_was_cut_is_told_and_not_written_to(lake: Path) -> None:
+def test_open_and_snapshot_of_a_table_with_a_cut_log_report_damage(lake: Path) -> None:
     where = Lake(str(lake))
     where.open(OPERATIONS).commit(write(where, MIDNIGHT_MS), {"ds/log/0": TableOffset(1)})
     last = sorted((lake / "operations" / "_delta_log").glob("*.json"))[-1]
@@ -303,14 +302,14 @@ def test_rows_are_split_by_the_day_in_utc() -> None:
     assert parts == {date(2026, 1, 1): [0], date(2026, 1, 2): [1, 2]}
 
 
-def test_a_print_tells_entries_apart_and_fits_into_a_mark() -> None:
+def test_fingerprints_of_entries_differ_and_fit_into_63_bits() -> None:
     prints = {fingerprint(ms, payload) for ms in (1, 2) for payload in (b"", b"a", b"b")}
     assert len(prints) == 6
     assert all(0 < each < 2**63 for each in prints)
 
 
 def test_a_filter_on_any_column_finds_what_is_there(tmp_path: Path) -> None:
-    """A reader that skips files takes what has no least value for a column of nulls."""
+    """Check statistics: a reader that skips files takes a column without them for nulls."""
     lake = Lake(str(tmp_path / "lake"))
     texts = {
         field.name: "é" * 9000 if field.name == "data" else field.name * 5
@@ -334,7 +333,7 @@ def test_a_filter_on_any_column_finds_what_is_there(tmp_path: Path) -> None:
 
 
 def test_lake_that_open_creates_is_private(tmp_path: Path) -> None:
-    """Its files follow the umask; nobody else can enter the folder."""
+    """Check the mode of folders only; files in them follow the umask."""
     root = tmp_path / "data" / "lake"
 
     Lake(str(root)).open(OPERATIONS)

@@ -1,4 +1,4 @@
-"""Tidying: few files, the same rows; and tables that grow new columns."""
+"""Maintenance: few files with the same rows, vacuum, and tables that get new columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIRST_MS = 1_767_312_000_000
 
 
 def row(spec: TableSchema, offset: int, ms: int) -> dict[str, Any]:
-    """One that has a value in every column."""
+    """Return a row that has a value in every column."""
     kinds: dict[Any, Any] = {
         pa.string(): f"{spec.name} {offset}",
         pa.binary(): b"payload %d" % offset,
@@ -41,7 +41,7 @@ def row(spec: TableSchema, offset: int, ms: int) -> dict[str, Any]:
 
 
 def fill(lake: Lake, spec: TableSchema, *, days: int, each: int, first: int = 0) -> None:
-    """A file a commit, as many for each day; the mark says how many there were."""
+    """Commit files one by one, `each` for every day; the offset counts them."""
     for number in range(first, first + days * each):
         writer = TableWriter(lake.folder(spec), spec)
         ms = FIRST_MS + (number - first) // each * DAY_MS
@@ -73,7 +73,7 @@ def test_many_files_become_few_with_the_same_rows_and_marks(lake: Path, spec: Ta
     assert rows(where, spec) == before
     assert where.open(spec).offset("ds/log/0") == TableOffset(30, 29)
     assert maintain(where.folder(spec), FIRST_MS).compacted == 0
-    # Whoever filters finds the same, in old files and in new ones, by any column
+    # A filter on any column finds the same rows in old files and in new ones
     fill(where, spec, days=1, each=1, first=30)
     table = DeltaTable(where.folder(spec)).to_pyarrow_dataset()
     for name, value in before[5].items():

@@ -1,4 +1,4 @@
-"""Blocks of packed envelopes become rows, byte for byte; what is no envelope is a row too."""
+"""Decoding of packed envelopes: rows with the same bytes, and malformed rows for other entries."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def test_every_field_of_every_message_is_kept(messages: list[Envelope]) -> None:
         b"no msgpack",
         b"\x91\x01",
         pack(Envelope(id="x", project="default", data=b"1"))[:-1],
-        # Of a later release, with one field more, and with another format
+        # Envelopes of a later release: one field more, and another format
         b"\x98\x02\xa1x\xc4\x011\xc0\x90\x00\xc0\xc0",
         b"\x99\x01\xa1x\xc4\x011\xc0\x90\x00\xc0\xc0\xc0",
-        # Headers that are none
+        # Invalid headers
         b"\x98\x01\xa1x\xc4\x011\xc0\x01\x00\xc0\xc0",
         # An id that is not UTF-8
         b"\x98\x01\xa1\xff\xc4\x011\xc0\x90\x00\xc0\xc0",

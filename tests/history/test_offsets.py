@@ -1,4 +1,4 @@
-"""Cutting: every row in exactly one task, few tasks, no partition that starves."""
+"""Ranges of offsets: each entry in one task, few tasks, and a share for each partition."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_limited_batch_takes_what_is_allowed_and_starves_nobody(
     taken = {key: reached[key] - 7 for key in waiting}
     assert sum(taken.values()) == min(rows_max, sum(waiting.values()))
     assert all(0 <= taken[key] <= waiting[key] for key in waiting)
-    # Who gets less than another has no more, but for what is rounded
+    # A partition with a smaller share than another has no more entries, except for rounding
     hungry = [taken[key] for key, rows in waiting.items() if taken[key] < rows]
     assert not hungry or min(hungry) >= max(taken.values()) - 1
 

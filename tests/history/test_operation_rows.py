@@ -1,4 +1,4 @@
-"""Operations in the lake that belong to no shard and no cell."""
+"""Rows of operations that belong to no shard and no cell."""
 
 from __future__ import annotations
 

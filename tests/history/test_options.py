@@ -1,4 +1,4 @@
-"""Options of the source: each is known by name, and none may be a secret."""
+"""Options of the sources: unknown names and secrets are refused."""
 
 from __future__ import annotations
 

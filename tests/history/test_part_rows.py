@@ -25,7 +25,7 @@ from waystation.logs.protocol import LogBatch
 
 
 def block(*payloads: Any) -> LogBatch:
-    """Return a block of entries, msgpack of what is not bytes, of the times 1000, 1001, …"""
+    """Return a block of entries of the times 1000, 1001, …; pack payloads that are not bytes."""
     packed = [
         each if isinstance(each, bytes) else msgspec.msgpack.encode(each) for each in payloads
     ]

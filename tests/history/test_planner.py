@@ -1,4 +1,4 @@
-"""Plan of a micro-batch: what is read, what is a gap, and what is left for the next one."""
+"""Plan of a micro-batch: its ranges, its gaps, and the rest for the next one."""
 
 from __future__ import annotations
 

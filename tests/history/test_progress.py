@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from waystation.history.progress import part_watch, task_watch
+from waystation.history.progress import phase_watch, task_watch
 
 
 def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -18,19 +18,19 @@ def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-def test_tasks_are_told_as_they_end_and_of_how_many(spark: SparkSession) -> None:
+def test_task_watch_reports_ended_and_known_tasks(spark: SparkSession) -> None:
     told: list[tuple[int, int]] = []
     with task_watch(spark, "slow", lambda ended, known: told.append((ended, known))):
         rows = spark.range(0, 24, 1, 24).mapInArrow(slowly, "id long").collect()
     assert len(rows) == 24
-    assert told, "a job of many seconds is told of"
+    assert told, "a job of many seconds reports progress"
     assert {known for _, known in told} == {24}
     assert [ended for ended, _ in told] == sorted({ended for ended, _ in told})
     assert 0 < told[-1][0] <= 24
 
 
-def test_rows_that_come_one_by_one_are_told_of_too(spark: SparkSession) -> None:
-    """As `sql` takes them."""
+def test_task_watch_of_local_iterator_reports_tasks(spark: SparkSession) -> None:
+    """`history sql` iterates over rows in this way."""
     told: list[int] = []
     with task_watch(spark, "slow rows", lambda ended, _: told.append(ended)):
         frame = spark.range(0, 12, 1, 12).mapInArrow(slowly, "id long")
@@ -38,16 +38,16 @@ def test_rows_that_come_one_by_one_are_told_of_too(spark: SparkSession) -> None:
     assert told
 
 
-def test_of_several_parts_each_is_told_by_itself_also_after_a_watch_within(
+def test_phase_watch_counts_each_phase_from_zero(
     spark: SparkSession,
 ) -> None:
-    """As `audit` does, which ingests within its parts."""
+    """The audit ingests within a phase, and watches that ingest separately."""
     told: list[tuple[int, int, str]] = []
 
     def work(tasks: int) -> None:
         spark.range(0, tasks, 1, tasks).mapInArrow(slowly, "id long").collect()
 
-    with part_watch(spark, lambda *each: told.append(each)) as begin:
+    with phase_watch(spark, lambda *each: told.append(each)) as begin:
         begin("offsets")
         work(8)
         begin("messages")
@@ -60,6 +60,6 @@ def test_of_several_parts_each_is_told_by_itself_also_after_a_watch_within(
     assert told == [(*each, "offsets") for each in offsets] + [
         (*each, "messages") for each in messages
     ]
-    assert offsets[0] == messages[0] == (0, 0), "nobody knows yet"
+    assert offsets[0] == messages[0] == (0, 0), "no task is known yet"
     assert {known for _, known in offsets[1:]} == {8}
-    assert {known for _, known in messages[1:]} == {6}, "what is watched within is not told twice"
+    assert {known for _, known in messages[1:]} == {6}, "the inner watch has its own count"

@@ -129,7 +129,7 @@ def first_row(process: subprocess.Popen[str]) -> str:
 
 @pytest.fixture
 def querier(tmp_path: Path, writer: LogWriter, store_url: str) -> Iterator[Querier]:
-    """Yield a querier of a data directory whose lake has 10 messages."""
+    """Yield a runner of queries over a lake with 10 messages."""
     querier = Querier(tmp_path / "data")
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(10))
@@ -181,7 +181,7 @@ def test_queries_share_one_spark_session_and_see_new_commits(
     assert querier.pid() == pid
     # A query does not wait for a statement that Spark executes while it plans it.
     copy = tmp_path / "copy"
-    # It has one task, so that the other core is free.
+    # The statement has one task, so that the other core is free.
     endless = "select id from range(0, 1000000000000000, 1, 1) where id < 0"
     process = querier.start(f"insert overwrite directory '{copy}' using parquet {endless}")
     eventually_sync(copy.exists, timeout=120)

@@ -1,4 +1,4 @@
-"""What is read of topics, and where a reader begins and ends, on a real store, without Spark."""
+"""Readers of the source: ranges, starts and ends on a real store, without Spark."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ LATER = "t.default.orders.1"
 
 @pytest.fixture
 def given(store_url: str) -> Any:
-    """Options with the store of this test run."""
+    """Return a function that makes options for the store of this run."""
     return lambda **more: TopicSourceOptions.parse({"topic": "orders", "store": store_url, **more})
 
 
 def rows_of(reader: TopicReader | TopicStreamReader, parts: list[Any]) -> list[dict[str, Any]]:
-    # As Spark does it: what is planned here is read elsewhere
+    # As Spark does: plan here, and read in another process
     reader, parts = pickle.loads(pickle.dumps((reader, parts)))
     return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
 
@@ -151,7 +151,7 @@ def test_topic_reader_of_trimmed_entries_fails_or_counts_them(
     rows = rows_of(counting, planned)
     assert [(row["offset"], row["gap"]) for row in rows[:2]] == [(0, first), (first, 0)]
     assert sum(row["gap"] or 1 for row in rows) == 100
-    # Who plans after that begins with what is kept
+    # A plan after that begins with the entries that are kept
     assert rows_of(strict, strict.partitions())[0]["offset"] == first
 
     # A log that is gone altogether

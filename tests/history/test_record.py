@@ -1,4 +1,4 @@
-"""`record` and `redact`: what a topic or a pipeline keeps from history is nowhere in it."""
+"""`record` and `redact`: no file of the lake has data that a topic or pipeline withholds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ORDERS = "t.default.orders.0"
 
 
 class DeathError(Exception):
-    """The process dies here."""
+    """Simulated crash of the process."""
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def rows(lake: Path, table: str = "messages") -> list[dict[str, Any]]:
 
 
 def say(writer: LogWriter, **options: Any) -> None:
-    """Gives the topic of `ORDERS` options, as far as history looks at them."""
+    """Define options of the topic of `ORDERS`, with the fields that history reads."""
     body = msgspec.json.encode({"name": "orders", "options": options, "later": "unknown"})
     writer.command("HSET", definition_key("default", "orders"), "body", body.decode())
 
 
 def everything(lake: Path) -> bytes:
-    """All bytes of all files, those that belong to no table too, unpacked."""
+    """Return the unpacked rows of all files, also of files that belong to no table."""
     found = b""
     for file in lake.rglob("*.parquet"):
         table = DeltaTable(str(lake / file.relative_to(lake).parts[0])).to_pyarrow_table()
@@ -76,12 +76,12 @@ def test_a_topic_says_what_is_recorded_and_may_say_otherwise_later(
         (f"m-{number}", "g", 7) for number in range(3)
     ]
     assert {row["headers"][0]["name"] for row in found[::2]} == {"content-type"}
-    # What cannot be looked into is kept by the first alone
+    # Only the first policy keeps bytes that are no envelope
     assert [row["payload"] for row in found[1::2]] == [b"secret, and no envelope", None, None]
     assert all(row["malformed"] for row in found[1::2])
 
 
-def test_what_is_not_recorded_is_a_gap_once_whoever_dies_and_whatever_is_said_then(
+def test_ingest_of_unrecorded_messages_writes_one_gap_after_a_crash_and_a_new_policy(
     ingest: Any, writer: LogWriter, lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer.create(ORDERS)
@@ -93,7 +93,7 @@ def test_what_is_not_recorded_is_a_gap_once_whoever_dies_and_whatever_is_said_th
         commit(table, *given)
         raise DeathError
 
-    # Given an ingest that died when it had committed the gap, and a topic that was changed then
+    # Given an ingest that crashed after it committed the gap, and a topic that was changed then
     with monkeypatch.context() as patch:
         patch.setattr(LakeTable, "commit", dies)
         with pytest.raises(DeathError):
@@ -118,7 +118,7 @@ def test_what_is_not_recorded_is_a_gap_once_whoever_dies_and_whatever_is_said_th
     assert b"m-8" not in everything(lake)
 
 
-def test_a_topic_that_says_it_in_an_unknown_way_is_left_for_a_later_release(
+def test_ingest_skips_a_topic_with_unknown_recording_options(
     ingest: Any, writer: LogWriter, lake: Path
 ) -> None:
     others = "t.default.others.0"
@@ -159,9 +159,7 @@ def shop() -> App:
     return app
 
 
-def test_what_a_pipeline_keeps_from_history_never_gets_into_a_record_log(
-    settings: Config, lake: Path
-) -> None:
+def test_record_log_lacks_data_that_a_pipeline_withholds(settings: Config, lake: Path) -> None:
     order = {"card": "secret-1", "cents": 5}
     with background_station(settings, app=shop()) as station, Waystation(station.url) as client:
         start = client.transactions.start
@@ -182,7 +180,7 @@ def test_what_a_pipeline_keeps_from_history_never_gets_into_a_record_log(
                 log = repr(writer.command("XRANGE", keys.entries("tx", 0), "-", "+"))
             local_ingest(lake, access.resolve()).run()
 
-    # Nothing is in the log, so nothing can be in the lake
+    # The log has no such bytes, so the lake cannot have them
     assert "secret" not in log
     changes, steps = rows(lake, "transactions"), projected_rows(lake, "steps")
     started = {row["pipeline"]: row for row in changes if row["kind"] == "started"}
@@ -206,7 +204,7 @@ def test_what_a_pipeline_keeps_from_history_never_gets_into_a_record_log(
     slept = [row for row in changes if row["kind"] == "slept"]
     assert slept, "two have waited"
     assert {(row["snapshot"], row["switch"]) for row in slept} == {(None, "go")}
-    # Of what is not recorded there are states, and no steps
+    # A transaction that is not recorded has states and no steps
     assert ends[done[1].id]["status"] == "failed"
     recorded = {row["transaction_id"] for row in steps}
     assert recorded >= {waiting[0].id, waiting[1].id, done[2].id}

@@ -1,4 +1,4 @@
-"""Record logs through the source, without ingest: on a real store."""
+"""Record logs through the source, on a real store and without ingest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPERATIONS = [
 
 @pytest.fixture
 def given(writer: LogWriter, store_url: str) -> Any:
-    """Options for a store in which a subscription and an operator were at work."""
+    """Return a function that makes options for a store with records of shards and operators."""
     shard_story.write(writer)
     writer.create("operations")
     writer.append_raw("operations", [msgspec.msgpack.encode(each) for each in OPERATIONS])
@@ -44,7 +44,7 @@ def given(writer: LogWriter, store_url: str) -> Any:
 
 
 def rows_of(reader: TopicReader | TopicStreamReader, parts: list[Any]) -> list[dict[str, Any]]:
-    # As Spark does it: what is planned here is read elsewhere
+    # As Spark does: plan here, and read in another process
     reader, parts = pickle.loads(pickle.dumps((reader, parts)))
     return [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
 

@@ -1,4 +1,4 @@
-"""A store that went back: what it has lost is marked, what it has now is read, nothing doubles."""
+"""Recovery of a store that lost entries: lost rows are marked, and new entries are read once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ORDERS = "t.default.orders.0"
 
 
 class DeathError(Exception):
-    """The process dies here."""
+    """Simulated crash of the process."""
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_what_a_restored_store_has_lost_is_marked_and_read_anew(
     living = ingest()
     assert living.run().rows == 10
 
-    # Its tail is gone
+    # The store loses the tail
     writer.restore(backup)
     done = living.run()
     assert (done.rows, done.lost_rows) == (0, 4)
@@ -78,7 +78,7 @@ def test_what_a_restored_store_has_lost_is_marked_and_read_anew(
     assert writer.held(ORDERS) == {SOFT: 5}
     assert living.run().lost_rows == 0
 
-    # Its offsets go to others, and these are lost in the same way, before anybody has looked
+    # New entries get these offsets and are lost in the same way, before an ingest has looked
     writer.append(ORDERS, envelopes(4, first=20))
     assert living.run().rows == 4
     writer.restore(backup)
@@ -111,7 +111,7 @@ def test_a_log_that_began_anew_has_lost_everything(
     assert ids(lake, lost=False) == expected(range(7))
 
 
-def test_a_death_anywhere_in_a_repair_changes_nothing_of_its_end(
+def test_repair_that_crashes_at_any_step_is_completed_by_the_next_run(
     ingest: Any,
     writer: LogWriter,
     store_url: str,
@@ -171,7 +171,7 @@ def test_a_death_anywhere_in_a_repair_changes_nothing_of_its_end(
     require_whole(lake, store_url)
 
 
-def test_without_anything_to_compare_with_it_goes_on(
+def test_recovery_without_an_entry_to_compare_continues(
     ingest: Any, writer: LogWriter, lake: Path
 ) -> None:
     writer.create(ORDERS)
@@ -195,7 +195,7 @@ def test_a_store_that_was_started_anew_is_compared_again(lake: Path) -> None:
             writer.append(ORDERS, envelopes(5))
             living = local_ingest(lake, url)
             assert living.run().rows == 5
-        # It keeps nothing, and has more than before when it is looked at again
+        # The log keeps nothing, and has more entries than before at the next look
         server.kill()
         server.start()
         with LogWriter(url) as writer:

@@ -282,10 +282,10 @@ async def test_slow_read_of_the_ends_delays_the_next_by_five_seconds_at_most(
     seconds = 0.0
     async with serving(with_role(tmp_path)) as running:
         seconds = 0.04
-        pause = await role_of(running)._look_again()
+        pause = await role_of(running)._poll_ends()
         assert 2 <= pause <= 5
         seconds = 0.5
-        assert await role_of(running)._look_again() == 5
+        assert await role_of(running)._poll_ends() == 5
 
 
 async def test_node_without_role_starts_nothing(tmp_path: Path) -> None:

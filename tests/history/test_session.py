@@ -1,4 +1,4 @@
-"""Sessions: what Spark is told when it is started, and what of it others can reach."""
+"""Spark sessions: their settings, and the addresses on which they listen."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def test_the_memory_of_the_settings_is_that_of_driver_and_executors(tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_session_has_the_memory_of_its_plan(spark: SparkSession) -> None:
-    """The one that tests share, of which the plan says 1g."""
+    """Check the shared session, whose plan has 1g."""
     assert spark.conf.get("spark.driver.memory") == "1g"
     assert spark.conf.get("spark.executor.memory") == "1g"
     most = spark._jvm.java.lang.Runtime.getRuntime().maxMemory()  # type: ignore[union-attr]
-    # What its collector keeps to itself is not counted.
+    # The memory that the collector keeps for itself is not counted.
     assert 0.8 * 2**30 <= most <= 2**30
 
 

@@ -1,4 +1,4 @@
-"""Record logs of shards that are damaged, foreign or restored; what they say: `test_deliveries`."""
+"""Rows of record logs of shards that are damaged, foreign or restored; see `test_deliveries`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DEEP = b"\x91" * 5000 + b"\xc0"
 
 
 def entry(*facts: tuple[str, bytes]) -> bytes:
-    """An entry as the scripts of shards write it, byte for byte: texts have long heads."""
+    """Return an entry with the bytes that the scripts of shards write: texts have long headers."""
     dataset, packed = b"ds-test", b""
     for words, detail in facts:
         text = words.encode()
@@ -81,7 +81,7 @@ def made(*payloads: bytes) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_a_range_that_is_passed_over_has_both_its_ends() -> None:
-    """Nothing asks for it yet; all other kinds are in `test_deliveries`, from a real run."""
+    """Check the kind `passed`, which no code writes; `test_deliveries` has the other kinds."""
     made_ = made(entry(("passed m0.3.19 m0.3.30 5 1 0 passed park", b"")))
     (row,), (operation,) = made_["deliveries"], made_["operations"]
     assert (row["kind"], row["storage"], row["partition"], row["offset"]) == ("passed", 0, 3, 19)

@@ -35,7 +35,7 @@ print("not reached")
 
 @pytest.fixture
 def data(tmp_path: Path, writer: LogWriter, store_url: str) -> Path:
-    """Return a data directory whose lake has 3 of the 5 messages of a topic."""
+    """Return a data directory: its store has 5 messages of a topic, and its lake has 3 of them."""
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(3))
     local_ingest(tmp_path / "data" / "lake", store_url).run()

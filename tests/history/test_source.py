@@ -1,4 +1,4 @@
-"""Topics in Spark: `spark.read` and `spark.readStream` on a real session."""
+"""The source `waystation` in a real session: `spark.read` and `spark.readStream`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ORDERS = "t.default.orders.0"
 
 @pytest.fixture
 def orders(spark: SparkSession, store_url: str) -> Any:
-    """The topic as a table, with options."""
+    """Return a function that reads the topic with options."""
 
     def read(**options: str) -> DataFrame:
         return (
@@ -146,7 +146,7 @@ def test_stream_after_a_restart_continues_with_each_message_once(
     writer.append(ORDERS, envelopes(50), 0)
 
     def run() -> list[int]:
-        """All that is there now, in small micro-batches; returns their sizes."""
+        """Read all present messages in small micro-batches; return the sizes of the batches."""
         query = (
             spark.readStream.format("waystation")
             .options(topic="orders", store=store_url, rows_max="30")
@@ -203,5 +203,5 @@ def test_running_stream_reads_an_added_storage_topic_from_its_beginning(
 
 
 def _local(ms: int) -> datetime:
-    """What `collect` makes of a time: without a zone, as this process has it."""
+    """Return a time in the form that `collect` returns: local, without a zone."""
     return datetime.fromtimestamp(ms / 1000)

@@ -1,4 +1,4 @@
-"""`history.record = "none"`: stations write nothing down for history, and count what they miss."""
+"""`history.record = "none"`: nodes write no record logs, and count the omitted events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ORDERS = 5
 
 
 def work(settings: Config, topic: str) -> dict[str, LogState]:
-    """Messages become transactions, which end; returns how all record logs are then."""
+    """Run messages as transactions to their ends; return the states of all record logs."""
     app, paid = App(), threading.Semaphore(0)
 
     @app.step("pay")
@@ -33,7 +33,7 @@ def work(settings: Config, topic: str) -> dict[str, LogState]:
             client.topics.produce(topic, {"n": number}, group="g")
         for _ in range(ORDERS):
             assert paid.acquire(timeout=30)
-        # What is under way ends before the station does.
+        # Running transactions end before the node does.
     with store_access(settings) as access, LogReader(access.resolve()) as logs:
         names = logs.names()
         states = logs.states((log, n) for log in names for n in range(names[log]))

@@ -1,4 +1,4 @@
-"""Holds of history: what the store keeps for it, and what it does not."""
+"""Holds of history: which entries the store keeps for it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def test_a_hard_hold_stops_producers_until_history_has_caught_up(
     assert logs.states([(ORDERS, 0)])[ORDERS, 0].dropped == 0
 
 
-def test_who_changes_the_way_of_holding_leaves_one_hold(writer: LogWriter, logs: LogReader) -> None:
+def test_holds_after_a_change_of_the_setting_full_are_one_per_log(
+    writer: LogWriter, logs: LogReader
+) -> None:
     writer.create(ORDERS)
     writer.append(ORDERS, envelopes(10))
     tell(logs, RetentionHolds("drop_and_count"), 4)
@@ -113,7 +115,7 @@ def test_a_log_that_is_gone_or_was_trimmed_meanwhile_is_no_problem(
     assert writer.held(ORDERS) == {}
 
 
-def test_whoever_switches_history_off_lets_go_of_all_logs(
+def test_history_release_removes_the_holds_of_all_logs(
     run: Run,  # noqa: F811
     settings: Config,
 ) -> None:

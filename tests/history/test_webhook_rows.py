@@ -1,4 +1,4 @@
-"""Webhook attempts in the lake: of channels, and of the replies of transactions."""
+"""Rows of webhook attempts, of channels and of replies of transactions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from waystation.testing.station import Serving, quick_settings
 
 
 async def rows(running: Serving, wanted: int) -> list[dict[str, Any]]:
-    """The rows of all attempts, once there are as many."""
+    """Return the rows of all attempts, which must be as many as `wanted`."""
     found: list[dict[str, Any]] = []
     for partition in range(4):
         block = await running.node.logs.read(LOG, partition, 0, limit=1000)

@@ -184,7 +184,7 @@ class LogConformance:
             await logs.append("log", 0, [b"y"])
         assert (await logs.state("log", 0)).end == 10
 
-    async def test_append_to_full_dropping_log_counts_deleted_messages_of_readers(
+    async def test_append_to_full_dropping_log_counts_deleted_messages_that_reader_needed(
         self, logs: Logs
     ) -> None:
         await logs.create("log", 1, Retention(max_bytes=1000, policy="drop_and_count"))
@@ -270,7 +270,7 @@ class LogConformance:
         with pytest.raises(LogFullError):
             await logs.append("log", 0, [b"z"])
 
-    async def test_append_to_full_dropping_log_counts_deleted_messages_of_yielding_reader(
+    async def test_append_to_full_dropping_log_counts_deleted_messages_that_yielding_reader_needed(
         self, logs: Logs
     ) -> None:
         await logs.create("log", 1, Retention(max_bytes=1000, policy="drop_and_count"))

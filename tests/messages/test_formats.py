@@ -182,7 +182,7 @@ def test_message_id_like_key_path_or_pattern_is_plain_text() -> None:
         ([(b"x-a", b"a")] * (HEADERS_MAX + 1), "input.too-large", "headers"),
     ],
 )
-def test_read_request_with_invalid_header_names_header(
+def test_read_request_with_invalid_header_raises_error_with_header_name(
     headers: list[tuple[bytes, bytes]], code: str, field: str
 ) -> None:
     assert rejection(b"x", *headers) == (code, field)

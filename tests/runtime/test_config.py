@@ -278,7 +278,7 @@ def test_enumeration_with_unknown_value_lists_choices() -> None:
     assert caught.value.hint == ""
 
 
-def test_environment_and_flag_with_invalid_value_name_origin() -> None:
+def test_load_config_with_invalid_environment_or_flag_raises_error_with_origin() -> None:
     with pytest.raises(SettingsError, match=r"http\.port \(environment WAYSTATION_HTTP_PORT\)"):
         load_config(environment={"WAYSTATION_HTTP_PORT": "many"})
     with pytest.raises(SettingsError, match=r"http\.port \(flag\)"):

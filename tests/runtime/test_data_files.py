@@ -156,7 +156,9 @@ def test_write_private_over_a_readable_file_tightens_it_first(data: Path) -> Non
     assert file.read_text() == "redis://:secret@db"
 
 
-def test_tighten_logs_each_change_once(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tighten_repeated_writes_one_log_line_per_change(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = data / "archive.db"
     file.touch(mode=0o644)
 

@@ -72,7 +72,7 @@ def test_encode_json_value_that_is_not_finite_names_its_path(
     assert f"{path} is {word}," in refused.value.message
 
 
-def test_encode_json_value_without_a_field_begins_its_path_with_a_name() -> None:
+def test_encode_json_without_field_starts_error_path_with_property_name() -> None:
     with pytest.raises(NotFiniteError) as refused:
         encode_json({"a": NAN})
     assert refused.value.field == "a"

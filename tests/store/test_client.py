@@ -160,7 +160,7 @@ async def test_pipeline_with_failed_call_returns_error_in_its_place(
 async def test_script_after_flush_is_sent_as_text_and_runs_once(
     store_server: EmbeddedServer,
 ) -> None:
-    # F-23: the store may lose its scripts at any time.
+    # The store may lose its scripts at any time.
     async with store_at(store_server.address) as store:
         await store.call("DEL", "count")
         assert await store.run(COUNT, ["count"], []) == 1
@@ -176,7 +176,7 @@ async def test_script_after_flush_is_sent_as_text_and_runs_once(
 async def test_script_flushed_during_pipeline_runs_once_per_call_in_order(
     store_server: EmbeddedServer,
 ) -> None:
-    # F-23: the store may lose its scripts at any time.
+    # The store may lose its scripts at any time.
     async with store_at(store_server.address) as store:
         await store.call("DEL", "count")
         # SCRIPT FLUSH is sent between the script calls.

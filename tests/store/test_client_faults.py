@@ -242,7 +242,7 @@ async def test_error_reply_raises_the_error_of_its_kind(reply: str, error: type[
         assert reply in str(caught.value)
 
 
-async def test_client_of_new_replica_reconnects_to_the_address() -> None:
+async def test_client_reconnects_after_its_server_became_replica() -> None:
     connections = 0
 
     def answer(command: list[bytes]) -> bytes | None:

@@ -470,7 +470,7 @@ def test_key_beside_returns_key_in_slot_of_given_key(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a}", "{}a", "}a{b", "a{}b{c}"])
-def test_key_beside_name_with_brace_that_ends_no_tag_raises(name: str) -> None:
+def test_key_beside_name_with_closing_brace_and_no_hash_tag_raises(name: str) -> None:
     with pytest.raises(ValueError, match="closing brace"):
         key_beside(name, "taken")
 

@@ -159,7 +159,7 @@ async def test_open_store_that_expects_a_data_set_does_not_stamp_an_empty_store(
         assert await store.call("EXISTS", keys.FORMAT) == 0
 
 
-async def test_open_store_that_may_forget_replaces_the_lost_data_set_at_once(
+async def test_open_store_with_ephemeral_setting_replaces_lost_data_set_at_once(
     server: PlainServer,
 ) -> None:
     settings = settings_of(server, ephemeral=True)

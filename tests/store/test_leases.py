@@ -98,7 +98,7 @@ async def test_lease_commit_with_an_old_epoch_writes_nothing(server: EmbeddedSer
 
 
 async def test_lease_renewer_with_blocked_event_loop_renews(server: EmbeddedServer) -> None:
-    # F-14: a step that blocks the event loop must not lose the lease.
+    # A step that blocks the event loop must not lose the lease.
     async with (
         leases_of(server, "first", lease_ms=1000) as first,
         leases_of(server, "second", lease_ms=1000) as second,
@@ -203,7 +203,8 @@ async def test_lease_renewer_that_resolves_a_host_name_closes_without_waiting(
         assert await asyncio.to_thread(resolving.wait, 10)
         began = time.monotonic()
         renewer.close()
-        assert time.monotonic() - began < 2.0
+        # The resolver would block for 30 s.
+        assert time.monotonic() - began < 10.0
     finally:
         release.set()
 

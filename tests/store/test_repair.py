@@ -373,7 +373,11 @@ def damaged(folder: Path) -> Path:
 
 
 def crashing_repair(folder: Path, at: int, *, after: bool) -> bool:
-    """Repair. Crash before or, with `after`, after file change `at`. Return whether it crashed."""
+    """Repair a damaged folder, and crash at file change number `at`.
+
+    `after` False: crash before the change; True: crash after it. Return False if the repair ended
+    with fewer changes.
+    """
     count = 0
 
     def counted(function: object) -> object:

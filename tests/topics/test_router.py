@@ -95,7 +95,7 @@ def test_router_partition_is_in_range_and_equals_formula(
 
 
 @pytest.mark.parametrize("spread", [Router(1), Router(12, 3), Router(10, 5), Router(96, 24)])
-def test_router_uses_partitions_equally_over_all_remainders(spread: Router) -> None:
+def test_router_uses_partitions_equally_over_full_period_of_hashes(spread: Router) -> None:
     turn = spread.factor * spread.partitions
     hits = Counter(spread.partition_of(hashed) for hashed in range(7 * turn, 8 * turn))
     assert hits == dict.fromkeys(range(spread.partitions), spread.factor)

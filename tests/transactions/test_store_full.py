@@ -108,7 +108,7 @@ async def test_node_whose_store_is_full_begins_queued_transactions_when_it_has_r
             queued = [await client.transactions.start("p", "x" * 65_536) for _ in range(COUNT)]
             memory, store = running.node.opened.memory, running.node.opened.store
             await memory.read()
-            await store.call("CONFIG", "SET", "maxmemory", memory.usage.used_bytes * 9 // 10)
+            await store.call("CONFIG", "SET", "maxmemory", memory.usage.used_bytes // 2)
             await memory.read()
             go.set()
             await blocker.wait("30s")

@@ -145,7 +145,10 @@ def encode_handle(channel: str, subscriber: str, clock: int) -> str:
 
 
 def decode_handle(channel: str, subscriber: str, handle: str) -> int | None:
-    """Return the clock of a handle. Return None if it names only storages that Waystation lacks.
+    """Return the clock of a handle.
+
+    Return None if the handle has clocks only for storages other than `default`. A DSPS server with
+    several storages writes such handles.
 
     Raise AckHandleMalformedError if the handle is invalid or belongs to another subscriber. The
     checksum detects mistakes but is not a signature. The store checks the clock.
@@ -217,7 +220,7 @@ class ResolvedChannel:
         #: because two projects can have channels and messages with the same names.
         self.item_prefix = f"{tag[1:-1]}."
         self.pubsub_topic = keys.pubsub_topic(tag)
-        #: Seconds after their last use at which the keys of the channel expire.
+        #: Seconds without use after which the keys of the channel expire.
         self.ttl_s = math.ceil(terms.expire_seconds + EXPIRY_MARGIN_S)
         #: Record log of the channel; empty: its events are not recorded.
         self.record_log = records.log_of("channels", tag) if records else ""
@@ -225,7 +228,8 @@ class ResolvedChannel:
         self.record_key = log_key(self.record_log) if records else ""
         #: Key of the record log for events of subscribers; empty if none are recorded.
         self.subscriber_record_key = "" if terms.record == "none" else self.record_key
-        #: Argument of scripts that record: the policy, and the names for the entries.
+        #: Argument of the scripts that append to the record log: the recording policy and the names
+        #: of project and channel. Empty if the service has no record logs.
         self.record_argument = records.argument(terms.record, project, name) if records else b""
         #: Outbox queues of the webhooks; None until the first publish has checked their addresses.
         self.webhook_queues: list[str] | None = None

@@ -55,7 +55,8 @@ _FETCH = script(__package__, "fetch")
 _FOLLOW = script(__package__, "follow")
 _ACK = script(__package__, "ack")
 
-#: Limit of the clock values that one script call reads, so that it takes below a millisecond.
+#: Maximum number of clock values that one script call reads, so that it takes less than a
+#: millisecond.
 CLOCKS_PER_CALL_MAX = 250
 #: Seconds after which a fetch that has found only expired messages returns none and sets `more`.
 GAP_S_MAX = 5.0
@@ -363,7 +364,7 @@ def no_subscriber(channel: ResolvedChannel, subscriber: str) -> SubscriberNotFou
 
 
 def _with_expired(fetched: Fetched, expired: int) -> Fetched:
-    """Return the result of a poll with the number of expired messages of all its reads."""
+    """Add the expired messages that earlier reads of a poll have counted to its last result."""
     if not expired:
         return fetched
     return msgspec.structs.replace(fetched, expired=fetched.expired + expired)

@@ -47,7 +47,10 @@ _TEMPLATE_FIELD = re.compile(r"\{\{\s*\.channel\.([A-Za-z_][A-Za-z0-9_]*)\s*\}\}
 
 
 class ChannelTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """The combined rules for one channel. Their templates are filled with its name."""
+    """Terms of a channel: the combined settings of all rules that match its name.
+
+    Their templates are filled with the groups of the match.
+    """
 
     expire_seconds: float
     tokens: tuple[TokenRule, ...] = ()
@@ -69,7 +72,10 @@ class ChannelRules:
         self._cached_terms = lru_cache(CACHED_NAMES_MAX)(self._combine)
 
     def terms_of(self, channel: str) -> ChannelTerms | None:
-        """Return the terms of a channel, or None if no rule allows its name."""
+        """Return the combined settings of all rules that match a channel.
+
+        Return None if rules are configured and none of them matches.
+        """
         return self._cached_terms(channel) if self._rules else self._default
 
     def _combine(self, channel: str) -> ChannelTerms | None:

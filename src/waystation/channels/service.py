@@ -39,7 +39,7 @@ _SUBSCRIBE = script(__package__, "subscribe")
 _UNSUBSCRIBE = script(__package__, "unsubscribe")
 _SEEK = script(__package__, "seek")
 
-#: Limit of the cached resolved channels.
+#: Maximum number of cached resolved channels.
 _CACHED_CHANNELS_MAX = 20_000
 
 #: Kind of target of a seek: an end of the channel, a clock, or a time in ms since the epoch.
@@ -74,7 +74,7 @@ class ChannelService:
         self._remove_jump_listener = clock.on_jump(pubsub.wake_all)
 
     def close(self) -> None:
-        """End all polls and stop listening for jumps of the test time."""
+        """End all polls, and no longer wake them when the time machine moves the clock."""
         self.end_polls()
         self._remove_jump_listener()
 
@@ -220,8 +220,8 @@ class ChannelService:
     ) -> Sought:
         """Move the cursor of a subscriber forwards or backwards.
 
-        Raise InvalidInputError if `target` is the clock of a message that has expired or that was
-        not published yet.
+        Raise InvalidInputError if `target` is a clock that was not published yet, or if the message
+        after this clock has expired or was deleted.
         """
         resolved = self._resolve(project, channel)
         reply = await self._store.run(
@@ -242,7 +242,9 @@ class ChannelService:
             raise no_subscriber(resolved, subscriber)
         if reply[0] == b"range":
             raise InvalidInputError(
-                f"Channel '{channel}' has no messages from clock {target} on.",
+                f"Subscriber '{subscriber}' of channel '{channel}' cannot seek to clock {target}."
+                " The message after this clock has expired or was deleted, or the channel has not"
+                " reached this clock yet.",
                 field="clock",
                 hint=f"Use a clock from {int(reply[1])} to {int(reply[2])}.",
             )

@@ -42,12 +42,14 @@ _REVOKE = script(__package__, "revoke")
 _match_token = re.compile(r"([\w-]+)\.([\w-]+)\.([\w-]*)", re.ASCII).fullmatch
 #: Integers with more digits are not compared, because their conversion to text is slow.
 _CLAIM_DIGITS_MAX = 100
-#: Limits of the cache of verified signatures: entries, and bytes of a token. Together 64 MiB.
+#: Maximum number of cached signatures.
 _CACHED_SIGNATURES_MAX = 16_384
+#: Signatures of longer tokens are not cached, so that the tokens in the cache have at most 64 MiB.
 _CACHED_TOKEN_BYTES_MAX = 4096
-#: Age of a cached revocation. Revoked tokens must stop working within 5 seconds.
+#: Maximum age of a cached answer of the store. It leaves 3 of the 5 seconds within which all
+#: processes must reject a revoked token.
 _REVOCATION_AGE_S_MAX = 2.0
-#: Limit of the cached revocations, because a client can send any number of tokens.
+#: Maximum number of cached answers, because a client can send any number of tokens.
 _CACHED_REVOCATIONS_MAX = 16_384
 #: Latest expiry of a revoked token, in seconds since the epoch.
 EXPIRY_MAX = 2**53 - 1
@@ -226,7 +228,11 @@ class _InvalidSignatureError(Exception):
 
 
 def _key_settings(rule: TokenRule) -> tuple[Any, ...]:
-    """Return the settings that decide which keys a rule has. Channel names change none of them."""
+    """Return the settings of a token rule that determine its keys.
+
+    They have no template fields. Therefore a rule that was filled for a channel finds the keys that
+    were loaded for the rule.
+    """
     return rule.algorithms, rule.key_files, rule.allow_none
 
 
@@ -294,7 +300,8 @@ class RevocationList:
         if expires_s * 1000 <= self._clock.now_ms():
             return
         key = keys.token_revocation(token_id)
-        # The time machine does not move the real time of the store, by which its keys expire.
+        # Convert test time to real time, because the store expires its keys by real time, which the
+        # time machine does not move.
         store_expires_s = expires_s - self._clock.shift_ms // 1000
         await self._store.run(_REVOKE, [key], [expires_s, store_expires_s])
         self._cache.pop(key, None)

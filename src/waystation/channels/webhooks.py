@@ -109,7 +109,11 @@ def _read_item(queue: str, stored: bytes) -> Item | None:
 
 
 def _check_url(template: str, guard: AddressGuard) -> None:
-    """Raise InvalidInputError if no sample text in the fields gives a URL that is allowed."""
+    """Raise InvalidInputError if the URL of a webhook is invalid or has a forbidden address.
+
+    Check a URL with fields twice: with `x` and with `1` in place of every field. One valid result
+    is enough, because `checked_queues` checks the URL of each channel.
+    """
     problem: InvalidInputError | None = None
     for text in sample_texts(template):
         try:

@@ -1,4 +1,4 @@
-"""`waystation history`: what has passed through the system, into the lake."""
+"""`waystation history`: ingest the logs into the lake, show the status, release holds."""
 
 from __future__ import annotations
 
@@ -35,33 +35,38 @@ LakeOption = Annotated[
 ]
 MasterOption = Annotated[
     str | None,
-    typer.Option("--master", help="Where Spark runs: local[*], spark://…, yarn, k8s://…, sc://…"),
+    typer.Option("--master", help="Spark master: local[*], spark://…, yarn, k8s://…, sc://…"),
 ]
 MemoryOption = Annotated[
-    str | None, typer.Option("--memory", help="Of Spark's driver and executors, such as 2g.")
+    str | None,
+    typer.Option("--memory", help="Memory of the Spark driver and of each executor, such as 2g."),
 ]
 ServerOption = Annotated[
     str,
-    typer.Option("--url", help="Server whose history it is; default $WAYSTATION_URL, if set."),
+    typer.Option(
+        "--url", help="Server that names store and lake; default $WAYSTATION_URL, if set."
+    ),
 ]
 UiOption = Annotated[
     bool | None,
-    typer.Option("--ui/--no-ui", help="Whether Spark shows its pages; default on a terminal."),
+    typer.Option("--ui/--no-ui", help="Start the Spark UI; default on a terminal."),
 ]
 
-app = typer.Typer(no_args_is_help=True, help="History: logs into a lake that Spark reads.")
+app = typer.Typer(
+    no_args_is_help=True, help="Copy messages and transactions to a lake, and query it."
+)
 
 
 @app.callback()
 def root() -> None:
-    """Takes the options that stand before a command, of which there are none."""
+    """Define the group of commands. It has no options of its own."""
 
 
 @app.command()
 def release(
     consumer: Annotated[
         str,
-        typer.Option("--consumer", help="Release only the topics that this Spark consumer holds."),
+        typer.Option("--consumer", help="Release only the holds of this Spark consumer."),
     ] = "",
     store: StoreOption = None,
     data: DataOption = None,
@@ -98,7 +103,7 @@ def release(
     if as_json:
         emit_json({"released": released})
     else:
-        console.print(f"{released:,} partitions of logs are not held by history any more.")
+        console.print(f"Released the holds of history on {released:,} partitions of logs.")
 
 
 @app.command()
@@ -136,7 +141,7 @@ def ingest(
     memory: MemoryOption = None,
     ui: UiOption = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on, every history.every_seconds, until stopped.")
+        bool, typer.Option("--follow", help="Repeat every history.every_seconds until stopped.")
     ] = False,
     store: StoreOption = None,
     data: DataOption = None,
@@ -145,7 +150,10 @@ def ingest(
     config: ConfigOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Bring all that the logs have now into the lake; what is there already is not read again."""
+    """Ingest the entries that the logs have now into the lake.
+
+    Entries that are in the lake already are not read again.
+    """
     target = find_target(
         config,
         url=url,
@@ -164,46 +172,46 @@ def ingest(
 def _ingest(
     target: Target, stop: threading.Event | None, *, ui: bool | None, as_json: bool
 ) -> None:
-    # Late: Spark takes seconds to import, and other commands do not need it.
-    from waystation.history.following import Turn, follow  # noqa: PLC0415
+    # Import here, because Spark takes seconds to import and other commands do not need it.
     from waystation.history.ingest.job import ingest_job  # noqa: PLC0415
+    from waystation.history.jobs import TriggeredIngest, run_on_trigger  # noqa: PLC0415
     from waystation.history.lease import history_lease  # noqa: PLC0415
 
     settings = target.settings
-    wanted = settings.history
+    options = settings.history
 
-    def told(turn: Turn) -> None:
+    def report(outcome: TriggeredIngest) -> None:
         if as_json:
-            emit_json(turn)
-        elif turn.ingested.rows:
-            _say(turn.ingested, settings.lake_place)
+            emit_json(outcome)
+        elif outcome.ingested.rows:
+            _print_progress(outcome.ingested, settings.lake_place)
 
-    waiting = None if stop is None else lambda: not stop.wait(wanted.every_seconds)
+    retry = None if stop is None else lambda: not stop.wait(options.every_seconds)
     with (
         job_bar(hidden=as_json) as tell,
         opened_store(target) as access,
-        history_lease(access.resolve(), waiting=waiting),
+        history_lease(access.resolve(), retry=retry),
         session(settings, ui=ui, quiet=as_json) as (spark, lake),
     ):
-        work = ingest_job(spark, lake, access, wanted)
+        job = ingest_job(spark, lake, access, options)
 
         def reading(read: int, total: int) -> None:
             tell(read, total, "rows")
 
         if stop is not None:
-            every = wanted.every_seconds
-            follow(work, every_seconds=every, stop=stop, tell=told, on_reading=reading)
+            every = options.every_seconds
+            run_on_trigger(job, every_seconds=every, stop=stop, report=report, on_reading=reading)
             return
-        done = work.run(on_reading=reading)
+        done = job.run(on_reading=reading)
     if as_json:
         emit_json(done)
     else:
-        _say(done, settings.lake_place)
+        _print_progress(done, settings.lake_place)
 
 
-def _say(done: IngestProgress, place: str) -> None:
-    gone = f", {done.gap_rows:,} were gone before they were read" if done.gap_rows else ""
-    console.print(f"{done.rows:,} rows are new in {place}{gone}.", soft_wrap=True)
+def _print_progress(done: IngestProgress, place: str) -> None:
+    trimmed = f", {done.gap_rows:,} were gone before they were read" if done.gap_rows else ""
+    console.print(f"{done.rows:,} rows are new in {place}{trimmed}.", soft_wrap=True)
     if done.damaged_rows:
         console.print(
             f"log.damaged: {done.damaged_rows:,} entries are missing from the store's logs, and"
@@ -224,7 +232,8 @@ def _stop_event() -> threading.Event:
 @app.command()
 def status(
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until the lake has everything of this moment.")
+        bool,
+        typer.Option("--wait", help="Wait until the lake has all entries that the logs have now."),
     ] = False,
     store: StoreOption = None,
     data: DataOption = None,
@@ -235,7 +244,7 @@ def status(
 ) -> None:
     """Show lag, last batch, rows and failures of the data pipeline.
 
-    With --wait, it fails if no server runs the pipeline, and if the next ingest fails.
+    With --wait, the command fails if no server runs the pipeline, or if the next ingest fails.
     """
     from waystation.history.log_reader import LogReader  # noqa: PLC0415 (help need not wait for it)
     from waystation.history.status import read_status, wait_for_ingest  # noqa: PLC0415

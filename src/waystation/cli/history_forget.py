@@ -58,9 +58,9 @@ def forget(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Count the rows, and change nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     ingest: Annotated[
-        bool, typer.Option("--ingest/--no-ingest", help="Whether to ingest all logs first.")
+        bool, typer.Option("--ingest/--no-ingest", help="Ingest all logs first; default.")
     ] = True,
     lake: LakeOption = None,
     master: MasterOption = None,
@@ -104,10 +104,11 @@ def forget(
             _show(planned, as_json=as_json, is_done=False)
             return
         if not yes:
-            question = f"Delete the payloads of {planned.total:,} rows for good?"
+            question = f"Delete the payloads of {planned.total:,} rows permanently?"
             if not typer.confirm(question, err=True):
                 raise typer.Exit(ExitCode.FAILED)
-        # Before it is done, as all operations: a crash leaves an operation that was not completed.
+        # Record the operation first, so that a crash leaves an incomplete operation and not an
+        # unrecorded one.
         _record(access, person, planned)
         done = forget_person(place, person, now_ms)
     _show(done, as_json=as_json, is_done=True)
@@ -134,7 +135,7 @@ def _person(project: str, group: str, topic: str, external_id: str, recipient_ke
 
 
 def _ingest_all(target: Target, access: Location, tell: Tell, *, quiet: bool) -> None:
-    """Ingest what the logs have now: by the server that runs the data pipeline, or here."""
+    """Ingest all logs, by the server that runs the data pipeline or else by this command."""
     from waystation.history.lease import history_lease  # noqa: PLC0415
     from waystation.history.log_reader import LogReader  # noqa: PLC0415
     from waystation.history.status import wait_for_ingest  # noqa: PLC0415

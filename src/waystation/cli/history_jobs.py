@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from waystation.history.lease import Job
     from waystation.history.sources.options import Location
 
-#: How often another may have committed just before us.
-_TRIES_MAX = 20
+#: Attempts of an ingest while other processes commit first.
+_ATTEMPTS_MAX = 20
 
 
 @contextmanager
@@ -58,9 +58,10 @@ def _job(
     quiet: bool,
     check: Callable[[Location], None] = lambda access: None,
 ) -> Iterator[tuple[SparkSession, Lake, Location]]:
-    """A session and the lake, while nobody else does the same.
+    """Yield a session, the lake and the store, and hold the lease of the job.
 
-    `check` is called before Spark starts, because that takes seconds.
+    Call `check` before Spark starts, because that takes seconds. Raise HistoryBusyError if another
+    process has the lease.
     """
     from waystation.history.lease import history_lease  # noqa: PLC0415 (Spark takes seconds)
 
@@ -73,7 +74,7 @@ def _job(
 @app.command()
 def audit(
     live: Annotated[
-        bool, typer.Option("--live/--no-live", help="Whether store and archive are asked, too.")
+        bool, typer.Option("--live/--no-live", help="Check against the store and the archive, too.")
     ] = True,
     lake: LakeOption = None,
     master: MasterOption = None,
@@ -86,7 +87,7 @@ def audit(
     config: ConfigOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Prove that nothing was lost, doubled or overtaken. Ends with 1 if something was."""
+    """Prove that nothing was lost, doubled or overtaken. Exits with 1 if there are findings."""
     target = find_target(
         config,
         url=url,
@@ -113,7 +114,7 @@ def _audit_live(target: Target, tell: Tell, *, ui: bool | None, quiet: bool) -> 
     from waystation.archive import archive_place  # noqa: PLC0415
     from waystation.history.audit import Live, audit  # noqa: PLC0415
     from waystation.history.ingest.job import ingest_job  # noqa: PLC0415
-    from waystation.history.progress import part_watch  # noqa: PLC0415
+    from waystation.history.progress import phase_watch  # noqa: PLC0415
 
     settings = target.settings
     delay_ms = round(settings.transactions.archive_delay_seconds * 1000)
@@ -129,20 +130,20 @@ def _audit_live(target: Target, tell: Tell, *, ui: bool | None, quiet: bool) -> 
         def reading(read: int, total: int) -> None:
             tell(read, total, "rows")
 
-        with Live(access.resolve(), archive) as live, part_watch(spark, tell) as begin:
+        with Live(access.resolve(), archive) as live, phase_watch(spark, tell) as start_phase:
             return audit(
                 spark,
                 lake,
                 live=live,
-                ingest=lambda: _patiently(lambda: ingest.run(on_reading=reading)),
+                ingest=lambda: _retry_busy(lambda: ingest.run(on_reading=reading)),
                 archived_before_ms=before_ms,
-                on_part=begin,
+                on_phase=start_phase,
             )
 
 
-def _patiently(ingest: Callable[[], object]) -> None:
-    """Ingests beside another that follows the logs: of two the lake refuses one, and that is us."""
-    for _ in range(_TRIES_MAX):
+def _retry_busy(ingest: Callable[[], object]) -> None:
+    """Ingest, and retry while another ingest commits to the same tables first."""
+    for _ in range(_ATTEMPTS_MAX):
         try:
             ingest()
         except HistoryBusyError:
@@ -153,19 +154,19 @@ def _patiently(ingest: Callable[[], object]) -> None:
 
 def _audit_lake(target: Target, tell: Tell, *, ui: bool | None, quiet: bool) -> Findings:
     from waystation.history.audit import audit  # noqa: PLC0415
-    from waystation.history.progress import part_watch  # noqa: PLC0415
+    from waystation.history.progress import phase_watch  # noqa: PLC0415
 
     check_lake(target.settings)
     with (
         session(target.settings, ui=ui, quiet=quiet) as (spark, lake),
-        part_watch(spark, tell) as begin,
+        phase_watch(spark, tell) as start_phase,
     ):
-        return audit(spark, lake, on_part=begin)
+        return audit(spark, lake, on_phase=start_phase)
 
 
 def _show(findings: Findings) -> None:
-    for what, count in findings.checked.items():
-        console.print(f"{count:,} {what}", style="dim")
+    for kind, count in findings.checked.items():
+        console.print(f"{count:,} {kind}", style="dim")
     for note in findings.notes:
         console.print(printable(note), style="dim", markup=False, soft_wrap=True)
     emit_table(
@@ -178,9 +179,9 @@ def _show(findings: Findings) -> None:
         whole=("check", "id"),
     )
     for check, count in findings.counts.items():
-        told = sum(each.check == check for each in findings.examples)
-        if count > told:
-            console.print(f"{check}: {count:,} in all, {told} are shown", style="yellow")
+        listed = sum(each.check == check for each in findings.examples)
+        if count > listed:
+            console.print(f"{check}: {count:,} in all, {listed} are shown", style="yellow")
 
 
 @app.command()
@@ -196,7 +197,10 @@ def refresh(
     config: ConfigOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Bring the tables of time slots up to what the lake has; only touched slots are computed."""
+    """Update the rollup tables from the lake.
+
+    Only time buckets with new rows are computed.
+    """
     target = find_target(
         config,
         url=url,
@@ -237,11 +241,13 @@ def _refresh(spark: SparkSession, lake: Lake, tell: Tell) -> RefreshProgress:
 
 @app.command()
 def report(
-    out: Annotated[Path, typer.Option("--out", help="File of the page.", metavar="FILE")] = Path(
+    out: Annotated[Path, typer.Option("--out", help="File of the report.", metavar="FILE")] = Path(
         "waystation-report.html"
     ),
-    days: Annotated[float, typer.Option("--days", min=0.01, help="How far it goes back.")] = 7,
-    title: Annotated[str, typer.Option("--title", help="What stands above the page.")] = "",
+    days: Annotated[
+        float, typer.Option("--days", min=0.01, help="Days before now that the report covers.")
+    ] = 7,
+    title: Annotated[str, typer.Option("--title", help="Title of the report.")] = "",
     lake: LakeOption = None,
     master: MasterOption = None,
     memory: MemoryOption = None,
@@ -253,7 +259,10 @@ def report(
     config: ConfigOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Write one page with plots, to look at or to mail. Refreshes the tables first."""
+    """Write a report with charts as one HTML file.
+
+    The rollup tables are updated first.
+    """
     target = find_target(
         config,
         url=url,
@@ -275,8 +284,8 @@ def report(
     ):
         _refresh(spark, where, tell)
         tell(0, 1, "page")
-        made = write_report(spark, where, out, now_ms=Clock().now_ms(), days=days, title=title)
+        written = write_report(spark, where, out, now_ms=Clock().now_ms(), days=days, title=title)
     if as_json:
-        emit_json(made)
+        emit_json(written)
     else:
-        console.print(f"{made.file} ({made.bytes:,} bytes)", soft_wrap=True, markup=False)
+        console.print(f"{written.file} ({written.bytes:,} bytes)", soft_wrap=True, markup=False)

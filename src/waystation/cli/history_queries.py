@@ -58,7 +58,7 @@ def sql(
         bool | None,
         typer.Option(
             "--warm/--no-warm",
-            help="Whether a process keeps Spark for the next query; default with a local master.",
+            help="Keep Spark in a process for the next query; default with a local master.",
         ),
     ] = None,
     stop: Annotated[
@@ -104,7 +104,7 @@ def sql(
             table.extend(pieces)
         else:
             _write(pieces, form)
-    # After the bar, which would be drawn into the table.
+    # Print the table after the bar has ended, because the bar would be drawn into it.
     if form == "table":
         _show_table(table)
 
@@ -122,7 +122,7 @@ def _result(
             problems.print(f"No process keeps Spark: {error}", style="dim", soft_wrap=True)
         else:
             return
-    # Late: Spark takes seconds to import, and other commands do not need it.
+    # Import here, because Spark takes seconds to import and other commands do not need it.
     from waystation.history.lake.views import run_query  # noqa: PLC0415
     from waystation.history.progress import task_watch  # noqa: PLC0415
     from waystation.history.query_results import encode_result  # noqa: PLC0415
@@ -183,7 +183,7 @@ def _stop(config: Config, *, as_json: bool) -> None:
 
 
 def _write(pieces: Iterable[bytes], form: ResultFormat) -> None:
-    """Write a result to standard output: a pipe gets every byte, a terminal nothing to obey."""
+    """Write a result to standard output. Escape control characters for a terminal."""
     sys.stdout.flush()
     if not sys.stdout.isatty():
         for piece in pieces:
@@ -303,7 +303,7 @@ def _interact(names: dict[str, Any], banner: str) -> None:
 
 
 def _execute(source: str, names: dict[str, Any]) -> bool:
-    """Execute code as `python -` does; return False after an error, whose traceback is printed."""
+    """Execute code as `python -` does. Print the traceback of an error and return False."""
     interpreter = _Interpreter(names)
     interpreter.runsource(source, "<stdin>", "exec")
     return not interpreter.has_failed

@@ -1,4 +1,4 @@
-"""The session of a command of history: opened for it, told where its pages are, and ended."""
+"""Store, lake and Spark session of the commands of `waystation history`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a command of history works on."""
+    """Settings of a command, and the server that it names."""
 
     settings: Config
-    #: What the server that was named said; None: no server was named.
+    #: Data set, data folder and lake of the server; None if the command names no server.
     place: HistoryPlace | None = None
 
 
@@ -46,9 +46,9 @@ def find_target(
 ) -> Target:
     """Return the settings of a command, with data folder and lake of the server if one is named.
 
-    A server is named by `--url` or WAYSTATION_URL. What the command line says comes first; a store
-    with another data set than the server's is refused when it is opened. Raise HistoryMissingError
-    if a package of history is not installed.
+    `--url` or WAYSTATION_URL names a server. Flags take precedence over the reply of the server.
+    `opened_store` rejects a store with another data set than that of the server. Raise
+    HistoryMissingError if a package of history is not installed.
     """
     require_packages()
     place = None
@@ -63,14 +63,14 @@ def find_target(
     return Target(loaded.config, place)
 
 
-def _check_reach(target: Target) -> None:
-    """Raise NoStoreError where the store of the server cannot be found from here."""
+def _require_reachable_store(target: Target) -> None:
+    """Raise NoStoreError if this machine cannot find the store of the server."""
     place = target.place
     if place is None or target.settings.store.url:
         return
     if not place.embedded:
         raise NoStoreError(
-            "The server uses an external store, whose URL it does not tell.",
+            "The server uses an external store and does not report its URL.",
             hint="Name it with --store or WAYSTATION_STORE_URL.",
         )
     if not target.settings.data_dir.is_dir():
@@ -82,10 +82,10 @@ def _check_reach(target: Target) -> None:
 
 @contextmanager
 def opened_store(target: Target) -> Iterator[Location]:
-    """Yield the store of a target.
+    """Yield the location of the store of a target. Never create a store.
 
-    NoStoreError for a store that is missing or empty, and none is created. OtherDataSetError if its
-    data set is not the server's.
+    Raise NoStoreError if the store is missing or empty, OtherDataSetError if its data set is not
+    that of the server.
     """
     from waystation.history.store_access import (  # noqa: PLC0415
         require_dataset,
@@ -93,7 +93,7 @@ def opened_store(target: Target) -> Iterator[Location]:
         store_access,
     )
 
-    _check_reach(target)
+    _require_reachable_store(target)
     require_store(target.settings)
     with store_access(target.settings) as access:
         require_dataset(access, target.place.dataset if target.place else "")
@@ -112,12 +112,12 @@ def check_lake(settings: Config) -> None:
 def session(
     settings: Config, *, ui: bool | None = None, quiet: bool
 ) -> Iterator[tuple[SparkSession, Lake]]:
-    """A session and the lake of the settings; what goes wrong in Spark is told in short.
+    """Yield a session and the lake of the settings, and translate errors of Spark.
 
-    Its pages are there if the settings say so; and where nobody has said anything, for a person at
-    a terminal, as long as they are on this machine alone.
+    `ui` None starts the Spark UI if the settings ask for it, and also for a local session if the
+    command runs on a terminal and is not quiet.
     """
-    # Late: Spark takes seconds to import, and other commands do not need it.
+    # Import here, because Spark takes seconds to import and other commands do not need it.
     from waystation.history.lake.table import Lake  # noqa: PLC0415
     from waystation.history.session import (  # noqa: PLC0415
         running_session,
@@ -130,7 +130,7 @@ def session(
         plan = msgspec.structs.replace(plan, ui=True)
     with running_session(plan) as spark:
         if (address := ui_address(spark)) and not quiet:
-            problems.print(f"Spark shows what it does at {address}", style="dim", soft_wrap=True)
+            problems.print(f"Spark UI: {address}", style="dim", soft_wrap=True)
         if not settings.history.lake:
             # A lake elsewhere may be shared; its operator decides who reads it.
             tighten([settings.data_dir / "lake"])

@@ -1,4 +1,4 @@
-"""A bar for jobs of history: how far, how fast, how long yet. On a terminal alone."""
+"""Progress bar of history jobs, with rate and remaining time. Only a terminal shows it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 from waystation.cli.output import problems
 
-#: What is done of how much (0: nobody knows yet), and what it is about.
+#: Report of progress: units done, total (0: unknown), and the unit or phase.
 Tell = Callable[[int, int, str], None]
 
 
 @contextmanager
 def job_bar(*, hidden: bool) -> Iterator[Tell]:
-    """Shows a bar for the length of the block; it goes when all is done."""
+    """Show a bar for the length of the block, and remove it at the end."""
     from rich.progress import (  # noqa: PLC0415 (only jobs need it)
         BarColumn,
         MofNCompleteColumn,
@@ -39,13 +39,13 @@ def job_bar(*, hidden: bool) -> Iterator[Tell]:
     with bar:
         task = bar.add_task("starting Spark", total=None, rate="")
 
-        about = ""
+        phase = ""
 
         def tell(done: int, total: int, text: str) -> None:
-            nonlocal about
-            if text != about:
-                # What took how long before says nothing about this.
-                about = text
+            nonlocal phase
+            if text != phase:
+                # Start a new estimate, because the speed of the phase before is unrelated.
+                phase = text
                 bar.reset(task, total=total or None, completed=done, description=text, rate="")
                 return
             bar.update(task, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""What operators get to see of history."""
+"""Public types of history for operators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class HistoryPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the history of a server is."""
+    """Data set, data folder and lake of a server."""
 
     #: The id of the data set in the store.
     dataset: str

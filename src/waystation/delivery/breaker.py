@@ -139,6 +139,10 @@ class Breaker:
         self._probed_at = now
         return True
 
+    def pause_left(self, now: float) -> float:
+        """Return the seconds until the pause of an open breaker is over."""
+        return max(0.0, self._open_until - now)
+
     def next_at(self, *, is_fresh: bool = True) -> float:
         """Return when `admits` allows the next attempt, unless a success comes before."""
         if self.state is BreakerState.CLOSED:
@@ -190,7 +194,7 @@ class Breaker:
                 self._step("success")
         elif self.state is BreakerState.CLOSED:
             self._note_failure(now, source, answered=answered)
-            if told_to_wait:
+            if told_to_wait and self._limits.failed_min:
                 self._open(now, "told to wait")
             elif self._is_down(now):
                 self._open(now, "limit reached")

@@ -2,8 +2,8 @@
 
     Schedule(attempts=5, first_seconds=3, multiplier=1.5)    # waits 3, 4.5, 6.75, 10.1 s
 
-What an outcome means is decided here alone: success, try again at a time, give up, or disable the
-endpoint. A receiver's `Retry-After` is honoured: nothing is sent before it has passed.
+This module decides what an outcome means: success, retry at a time, give up, or disable the
+endpoint. A message whose reply had `Retry-After` is not sent again before that time.
 """
 
 from __future__ import annotations

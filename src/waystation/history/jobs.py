@@ -1,11 +1,11 @@
-"""Child process of the history role: ingests on request.
+"""Repeated ingests: the child process of the history role, and the loop of `ingest --follow`.
 
     python -m waystation.history.jobs       settings from the environment
 
-The role writes one line to standard input for each ingest that it wants, `ingest` and the id of its
-data set, and reads events, one JSON object per line, from standard output. The process ends when
-its standard input ends, so that it does not outlive a node that was killed. The Java process of
-Spark ends in the same way with this process.
+The process ingests on request. The role writes one line to standard input for each ingest that it
+wants, `ingest` and the id of its data set, and reads events, one JSON object per line, from
+standard output. The process ends when its standard input ends, so that it does not outlive a node
+that was killed. The Java process of Spark ends in the same way with this process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ import msgspec
 
 from waystation.config import Config
 from waystation.config_sources import load_config
-from waystation.errors import HistoryBusyError, SparkGoneError, WaystationError
+from waystation.errors import (
+    BusyError,
+    HistoryBusyError,
+    HistoryError,
+    LogError,
+    SparkGoneError,
+    StoreError,
+    WaystationError,
+)
 from waystation.runtime.backoff import Backoff
 from waystation.runtime.data_files import tighten
 from waystation.runtime.logging import configure_logging, logger
@@ -39,6 +47,11 @@ _ERROR_CHARACTERS_MAX = 10_000
 #: Attempts of an ingest while other processes commit to the same tables, and the pauses between.
 _ATTEMPTS_MAX = 20
 _PAUSE_S_FIRST, _PAUSE_S_MAX = 0.1, 5.0
+#: Longest pause of `run_on_trigger` after failures, in intervals of the trigger.
+_INTERVALS_MAX = 10
+#: Errors after which a later ingest can succeed: another ingest committed first, or the store or
+#: the disk was unavailable.
+RETRIED_ERRORS = (HistoryError, StoreError, BusyError, LogError, OSError)
 
 
 class IngestProgress(msgspec.Struct):
@@ -63,6 +76,14 @@ class IngestProgress(msgspec.Struct):
     deleted_files: int = 0
     #: Rows that were deleted because they are older than `history.keep_days`.
     expired_rows: int = 0
+
+
+class TriggeredIngest(msgspec.Struct, frozen=True):
+    """Outcome of one ingest of `run_on_trigger`; `ingest --follow --json` prints it as a line."""
+
+    ingested: IngestProgress
+    #: Message of the error that ended the ingest early; empty if it succeeded.
+    problem: str = ""
 
 
 class JobStarted(msgspec.Struct, frozen=True, tag="started"):
@@ -121,7 +142,7 @@ def main() -> int:
 
 
 def _take_stdout() -> IO[bytes]:
-    """Return a stream to the role. What others print to standard output goes to standard error."""
+    """Return a stream to the role, and redirect all other standard output to standard error."""
     # The duplicate is not inherited, so that it closes when this process ends, whatever Spark does.
     events = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -187,8 +208,6 @@ def _serve(settings: Config, requests: JobRequests, send: Send) -> None:
 
 
 def _ingest(ingest: IngestJob, requests: JobRequests, dataset: str, send: Send) -> JobEvent:
-    from waystation.history.following import PASSING  # noqa: PLC0415 (as above)
-
     def run() -> IngestProgress:
         return ingest.run(
             on_reading=lambda read, total: send(JobReading(read, total)),
@@ -199,8 +218,8 @@ def _ingest(ingest: IngestJob, requests: JobRequests, dataset: str, send: Send) 
     try:
         done = retry_busy(run, requests)
     except SparkGoneError:
-        raise  # Only a new process has Spark again.
-    except PASSING as error:
+        raise  # Only a new process can start Spark again.
+    except RETRIED_ERRORS as error:
         _log.warning("ingest failed", error=error)
         return _failed(error)
     return JobEnded(done, ingest.lake_id)
@@ -221,6 +240,40 @@ def retry_busy(run: Callable[[], IngestProgress], requests: JobRequests) -> Inge
             if requests.ended or backoff.failures >= _ATTEMPTS_MAX:
                 raise
             requests.pause(pause_s)
+
+
+def run_on_trigger(
+    ingest: IngestJob,
+    *,
+    every_seconds: float,
+    stop: threading.Event,
+    report: Callable[[TriggeredIngest], None],
+    on_reading: Callable[[int, int], None] = lambda read, total: None,
+) -> None:
+    """Ingest every `every_seconds` until `stop` is set; then return after the micro-batch.
+
+    Report each ingest. After a failure, pause for one more interval per consecutive failure. Raise
+    SparkGoneError, because only a new process can start Spark again.
+    """
+    failures = 0
+    while not stop.is_set():
+        progress = IngestProgress()
+
+        def on_progress(now: IngestProgress) -> None:
+            nonlocal progress
+            progress = now
+
+        try:
+            done = ingest.run(on_progress, on_reading=on_reading, stopping=stop.is_set)
+            report(TriggeredIngest(done))
+            failures = 0
+        except SparkGoneError:
+            raise
+        except RETRIED_ERRORS as error:
+            failures += 1
+            _log.warning("ingest failed", error=error, failures=failures)
+            report(TriggeredIngest(progress, str(error)))
+        stop.wait(every_seconds * min(1 + failures, _INTERVALS_MAX))
 
 
 def _failed(error: Exception) -> JobFailure:

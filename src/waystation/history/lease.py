@@ -1,6 +1,7 @@
-"""Leases of history: one job of a kind at a time, so that no work is done for nothing.
+"""Leases of jobs on the lake: one job of a kind at a time.
 
-They are no condition of being right: of two that bring the same rows, the lake refuses one.
+A lease saves work and is not needed for correctness: if two ingests commit the same offsets, Delta
+rejects the second commit.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from waystation.store.leases import LeaseRenewer, Leases
 
 Job = Literal["ingest", "audit", "refresh", "forget"]
 
-#: Each has its own: an audit and a refresh go on beside an ingest that follows the logs.
+#: Lease of each job. An audit and a refresh can run in parallel with `ingest --follow`.
 KEYS: dict[Job, str] = {
     "ingest": "{waystation.history}:lease",
     "audit": "{waystation.history.audit}:lease",
     "refresh": "{waystation.history.lake.rollups}:lease",
-    # Not that of ingest, which a server holds as long as its Spark process runs.
+    # Separate from the lease of ingest, which a server keeps while its Spark process runs.
     "forget": "{waystation.history.forget}:lease",
 }
 _STOP = "Wait until it has ended, or stop it."
@@ -41,11 +42,12 @@ def history_lease(
     job: Job = "ingest",
     *,
     identity: IdSource | None = None,
-    waiting: Callable[[], bool] | None = None,
+    retry: Callable[[], bool] | None = None,
 ) -> Iterator[None]:
-    """Holds the lease for the length of the block; HistoryBusyError while another does.
+    """Hold the lease of a job for the length of the block.
 
-    `waiting` is called between two tries, and says whether there is to be another.
+    Raise HistoryBusyError if another process has the lease. With `retry`, call it after each failed
+    attempt instead, which can wait; raise the error if it returns False.
     """
     owner = (identity or RandomIds()).token(16)
     with asyncio.Runner() as runner:
@@ -54,10 +56,10 @@ def history_lease(
         try:
             leases = Leases(store, renewer, owner=owner)
             lease = runner.run(leases.acquire(KEYS[job]))
-            while lease is None and waiting is not None and waiting():
+            while lease is None and retry is not None and retry():
                 lease = runner.run(leases.acquire(KEYS[job]))
             if lease is None:
-                raise HistoryBusyError(f"Another {job} is at work.", hint=_HINTS[job])
+                raise HistoryBusyError(f"Another {job} is running.", hint=_HINTS[job])
             try:
                 yield
             finally:

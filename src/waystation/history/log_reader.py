@@ -104,7 +104,7 @@ class LogReader:
         self._loop.close()
 
     def dataset(self) -> str:
-        """Return the id of the data set; an empty text if no station has used the store."""
+        """Return the id of the data set; empty if no server has used the store."""
         (found,) = self.fields([FORMAT], "dataset")
         return found.decode() if found else ""
 
@@ -154,7 +154,7 @@ class LogReader:
     def states(self, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], LogState]:
         """Return the states of partitions. Leave out deleted and incompletely created ones."""
 
-        async def look(log: str, partition: int) -> LogState | None:
+        async def read_state(log: str, partition: int) -> LogState | None:
             try:
                 return await self._logs.state(log, partition)
             except LogNotFoundError:
@@ -165,9 +165,9 @@ class LogReader:
                 self._damage.add(error)
                 return None
 
-        wanted = list(partitions)
-        found = self._each(look(*each) for each in wanted)
-        return {each: state for each, state in zip(wanted, found, strict=True) if state}
+        requested = list(partitions)
+        found = self._each(read_state(*each) for each in requested)
+        return {each: state for each, state in zip(requested, found, strict=True) if state}
 
     def offsets_at(self, moments: Iterable[tuple[str, int, int]]) -> list[int]:
         """Return the offset of the first entry at or after each moment.
@@ -179,8 +179,8 @@ class LogReader:
     def holes(self, partitions: Iterable[tuple[str, int]]) -> list[Gap]:
         """Return the ranges that are missing from partitions, and that retention did not remove.
 
-        Only a partition whose stream has fewer entries than its head says is read. Nothing is
-        logged, because the caller reports the ranges.
+        Read only partitions of which the stream has fewer entries than the offsets of the head
+        imply. Write no log lines, because the caller reports the ranges.
         """
         states = self.states(partitions)
         streams = [("XLEN", keys.entries(*each)) for each in states]
@@ -192,7 +192,7 @@ class LogReader:
                 span = OffsetRange(log, partition, state.first, state.end)
                 parts = self.blocks(span, on_gap="count", log_gaps=False)
                 found += [each for each in parts if isinstance(each, Gap)]
-        # Others were trimmed between the look at the head and the one at the stream.
+        # Gaps with another cause are entries that were trimmed between the two reads.
         return [gap for gap in found if gap.cause == "damaged"]
 
     def hold(self, span: OffsetRange, reader: str) -> None:
@@ -201,10 +201,10 @@ class LogReader:
         async def hold() -> None:
             try:
                 await self._logs.hold(span.log, span.partition, reader, span.start)
-            except OffsetOutOfRangeError as gone:
+            except OffsetOutOfRangeError as error:
                 # Retention removed the first entries meanwhile; hold the others.
-                if span.start < gone.first:
-                    await self._logs.hold(span.log, span.partition, reader, gone.first)
+                if span.start < error.first:
+                    await self._logs.hold(span.log, span.partition, reader, error.first)
             except LogNotFoundError:
                 pass
 
@@ -237,12 +237,12 @@ class LogReader:
         while offset < span.end:
             try:
                 block = self._read(span, offset)
-            except OffsetOutOfRangeError as gone:
-                if offset > gone.end:
-                    raise went_back(span, gone.end) from gone
-                gap = Gap(span.log, span.partition, offset, min(gone.first, span.end))
+            except OffsetOutOfRangeError as error:
+                if offset > error.end:
+                    raise went_back(span, error.end) from error
+                gap = Gap(span.log, span.partition, offset, min(error.first, span.end))
                 if on_gap == "fail":
-                    raise _trimmed(gap) from gone
+                    raise _trimmed(gap) from error
                 yield gap
                 offset = gap.end
                 continue
@@ -258,11 +258,11 @@ class LogReader:
                 yield gap
                 offset = gap.end
                 continue
-            except LogNotFoundError as gone:
+            except LogNotFoundError as error:
                 self.check_dataset()
                 gap = Gap(span.log, span.partition, offset, span.end)
                 if on_gap == "fail":
-                    raise _trimmed(gap) from gone
+                    raise _trimmed(gap) from error
                 yield gap
                 return
             if not block:

@@ -10,12 +10,13 @@ from typing import Literal
 
 import msgspec
 
-#: Why the lake has no live rows of a range. `trimmed`: retention removed the entries before they
-#: were read. `damaged`: they are missing from the log, and retention did not remove them. `policy`:
-#: their topic, channel or pool withholds them. `lost`: a restored store lost them after they were
-#: ingested; their rows are marked as lost. `store-lost`: the store lost a whole data set, whose id
-#: is in the column `log`, and an operator accepted that. `expired`: rows that were older than
-#: `history.keep_days` were deleted.
+#: Cause of a range without live rows in the lake.
+#: `trimmed`: retention removed the entries before they were read.
+#: `damaged`: the entries are missing from the log, and retention did not remove them.
+#: `policy`: the topic, channel or pool withholds the entries.
+#: `lost`: a restored store lost the entries after their ingest; their rows are marked as lost.
+#: `store-lost`: the store lost a data set, as an operator confirmed. Its id is in the column `log`.
+#: `expired`: the rows were older than `history.keep_days` and were deleted.
 GapCause = Literal["trimmed", "damaged", "policy", "lost", "store-lost", "expired"]
 
 #: Reaction of a reader to missing entries: raise an error, or return one row with their number.

@@ -94,7 +94,7 @@ class IngestProcess:
             await self._discard_output()
 
     async def _discard_output(self) -> None:
-        """Read what nobody has read, because the pipe is only closed at its end."""
+        """Read the rest of the output, because the pipe is only closed at its end."""
         assert self._process is not None, "the block was entered"
         assert self._process.stdout is not None, "it is a pipe"
         with contextlib.suppress(TimeoutError):

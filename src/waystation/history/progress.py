@@ -1,4 +1,4 @@
-"""Watching the tasks of a job of Spark while somebody waits for it, to show how far it is."""
+"""Progress of Spark jobs: report the ended tasks of the jobs that a thread runs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pyspark.sql import SparkSession
 
 from waystation.history.spark_errors import SPARK_ERRORS
 
-_EVERY_SECONDS = 0.5
-#: Tells one block from the others.
-_numbers = itertools.count()
-_GROUP, _TEXT = "spark.jobGroup.id", "spark.job.description"
+_POLL_SECONDS = 0.5
+#: Numbers that make the job groups unique.
+_group_numbers = itertools.count()
+_GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 
 
 @contextmanager
-def task_watch(spark: SparkSession, name: str, tell: Callable[[int, int], None]) -> Iterator[str]:
+def task_watch(spark: SparkSession, name: str, report: Callable[[int, int], None]) -> Iterator[str]:
     """Report how many tasks have ended, and of how many, of the jobs that this thread runs.
 
     Yield the group of these jobs, with which Spark cancels them. The Spark UI shows them by the
@@ -31,58 +31,58 @@ def task_watch(spark: SparkSession, name: str, tell: Callable[[int, int], None])
     except PySparkException:
         yield ""
         return
-    group = f"{name}-{next(_numbers)}"
-    # Of the block around this one, if there is one: its tasks go on to be told when this ends.
-    around = {setting: context.getLocalProperty(setting) for setting in (_GROUP, _TEXT)}
+    group = f"{name}-{next(_group_numbers)}"
+    # Settings of an enclosing watch, which continues after this block.
+    outer = {setting: context.getLocalProperty(setting) for setting in (_GROUP, _DESCRIPTION)}
     context.setJobGroup(group, name)
     ended = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(context, group, tell, ended), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(context, group, report, ended), daemon=True)
     watcher.start()
     try:
         yield group
     finally:
         ended.set()
         watcher.join()
-        for setting, value in around.items():
+        for setting, value in outer.items():
             with suppress(*SPARK_ERRORS):
                 context.setLocalProperty(setting, value)  # type: ignore[arg-type]
 
 
 @contextmanager
-def part_watch(
-    spark: SparkSession, tell: Callable[[int, int, str], None]
+def phase_watch(
+    spark: SparkSession, report: Callable[[int, int, str], None]
 ) -> Iterator[Callable[[str], None]]:
-    """For jobs of several parts: gives a function that begins the next, which is watched.
+    """Yield a function that starts the next phase of a job, and reports the tasks of that phase.
 
-    Tasks are counted anew for each part, since what one takes says nothing about another.
+    The counts of each phase start at 0, because the numbers of tasks of two phases are unrelated.
     """
     with ExitStack() as watched:
 
-        def begin(part: str) -> None:
+        def start_phase(phase: str) -> None:
             watched.close()
-            tell(0, 0, part)
-            watch = task_watch(spark, part, lambda ended, known: tell(ended, known, part))
+            report(0, 0, phase)
+            watch = task_watch(spark, phase, lambda ended, known: report(ended, known, phase))
             watched.enter_context(watch)
 
-        yield begin
+        yield start_phase
 
 
 def _watch(
-    context: SparkContext, group: str, tell: Callable[[int, int], None], ended: threading.Event
+    context: SparkContext, group: str, report: Callable[[int, int], None], ended: threading.Event
 ) -> None:
-    told = 0
-    while not ended.wait(_EVERY_SECONDS):
+    reported = 0
+    while not ended.wait(_POLL_SECONDS):
         try:
             done, known = _tasks(context.statusTracker(), group)
         except SPARK_ERRORS:
-            return  # Whoever waits for the job is told.
-        if done > told:
-            told = done
-            tell(done, known)
+            return  # The thread that runs the job gets the same error.
+        if done > reported:
+            reported = done
+            report(done, known)
 
 
 def _tasks(tracker: StatusTracker, group: str) -> tuple[int, int]:
-    """Those that have ended, and all that are known of by now."""
+    """Return the number of ended tasks, and of the tasks that Spark has planned so far."""
     jobs = [tracker.getJobInfo(each) for each in tracker.getJobIdsForGroup(group)]
     stages = [tracker.getStageInfo(each) for job in jobs if job for each in job.stageIds]
     known = [stage for stage in stages if stage]

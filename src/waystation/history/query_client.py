@@ -102,7 +102,7 @@ class QueryProcess:
     def _accepted(
         self, sql: str, form: ResultFormat, before_start: Callable[[], None]
     ) -> socket.socket:
-        """Return a connection whose query the process has accepted."""
+        """Send a query to the process. Return the connection after the process has accepted it."""
         request = QueryRequest(self._place.identity, sql, form)
         until_s = self._clock.uptime_s() + _START_S_MAX
         while self._clock.uptime_s() < until_s:
@@ -131,7 +131,7 @@ class QueryProcess:
             time.sleep(_RETRY_S)
         raise SparkStartError(
             f"The query process did not accept the query within {_START_S_MAX:.0f} s.",
-            hint=f"Its log is {self._place.log}. --no-warm runs the query without it.",
+            hint=f"Run the query with --no-warm, or see the log {self._place.log}.",
         )
 
     def _start(self) -> None:
@@ -218,7 +218,7 @@ def _wait_for_end(connection: socket.socket, file: Path) -> None:
     except TimeoutError:
         raise QueryStoppedError(
             f"The query process did not end within {_STOP_S_MAX:.0f} s.",
-            hint=f"Its log is {file.with_suffix('.log')}. Run the command again to wait longer.",
+            hint=f"Run the command again to wait longer. The log is {file.with_suffix('.log')}.",
         ) from None
 
 

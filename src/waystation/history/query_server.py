@@ -310,7 +310,7 @@ class QueryServer:
                 # The reason for which the server has cancelled its queries.
                 error = self._failure or error
             if isinstance(error, SparkGoneError):
-                self.stop()  # Only a new process has Spark again.
+                self.stop()  # Only a new process can start Spark again.
             if not isinstance(error, WaystationError):
                 _log.error("query failed unexpectedly", error=error)
                 return QueryFailed("history.error", f"{type(error).__name__}: {error}"[:1000])

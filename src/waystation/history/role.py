@@ -70,7 +70,7 @@ class HistoryRole(Service):
     the time machine does not move use them.
     """
 
-    #: Longer than the time that the process has to end.
+    #: Longer than `END_S`, the time that the process has to end.
     grace_s = 8.0
 
     def __init__(
@@ -159,7 +159,7 @@ class HistoryRole(Service):
 
     async def run(self) -> None:
         """Read the ends repeatedly, and ingest when they have moved."""
-        self.spawn(self.repeat(self._look_again, every_s=LOOK_S))
+        self.spawn(self.repeat(self._poll_ends, every_s=LOOK_S))
         self.spawn(self._end_process())
         await self.repeat(self._ingest, every_s=LOOK_S, wakeup=self._work)
 
@@ -171,11 +171,11 @@ class HistoryRole(Service):
 
     # -- Pending work ------------------------------------------------------------------------
 
-    async def _look_again(self) -> float:
+    async def _poll_ends(self) -> float:
         """Read the ends; return the pause until the next read."""
         begun_s = self.clock.uptime_s()
         try:
-            await self._look()
+            await self._refresh_status()
         except WaystationError as error:
             # Otherwise the status would say that no node runs the role.
             failure = JobFailure(error.code, error.message, error.hint)
@@ -185,7 +185,7 @@ class HistoryRole(Service):
         took_s = self.clock.uptime_s() - begun_s
         return max(LOOK_S, min(took_s / _LOOK_SHARE, max(took_s, _PAUSE_S_MAX)))
 
-    async def _look(self) -> None:
+    async def _refresh_status(self) -> None:
         """Read the ends of the logs, and find out whether there is work."""
         # First the status: an ingest that ends in between makes the status older than the ends.
         status = await read_status(self._store)
@@ -203,7 +203,7 @@ class HistoryRole(Service):
             # The node knows nothing of the lake, because it was created, moved or replaced.
             self._lake_id, self._ingested = lake_id, {}
         if not lake_id:
-            self._held = {}  # Holds tell what another lake has.
+            self._held = {}  # The holds are those of another lake.
         is_current = (status.lake_id == lake_id and status.ends == ends_digest(ends)) or all(
             end == self._ingested.get(partition) for partition, end in ends.items()
         )
@@ -338,7 +338,7 @@ class HistoryRole(Service):
             self._recover()
             # The loop that reads the ends reports it if the store does not answer now.
             with contextlib.suppress(StoreError):
-                await self._look()
+                await self._refresh_status()
         # After a failure too, only a request that this attempt has not seen ends the pause.
         while (
             not self.stopping and self.clock.uptime_s() < due_s and self._asked <= self._attempted

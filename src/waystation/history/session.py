@@ -1,7 +1,7 @@
 """Spark sessions: start Spark locally, on a cluster or over Connect, and report its failures.
 
-Spark and its workers write about themselves to the standard error of their parent. Their output
-goes to `spark.log` instead, so that a command prints only its own.
+Spark and its workers inherit standard output and standard error. Their output goes to `spark.log`
+instead, so that a command prints only its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from waystation.errors import HistoryMissingError, SparkStartError
 from waystation.history.cluster import require_executors
 from waystation.history.java import find_java
 from waystation.history.sources.compat import enable_pushdown
-from waystation.history.spark_errors import SPARK_ERRORS, spark_errors, spark_words
+from waystation.history.spark_errors import SPARK_ERRORS, spark_errors, spark_message
 from waystation.runtime.data_files import make_private, open_private, tighten
 
 #: Settings of every session of the data pipeline.
@@ -43,7 +43,7 @@ _LOOPBACK = "127.0.0.1"
 _HERE = re.compile(r"local\b|spark://(127\.0\.0\.1|localhost|\[::1\])(:|$)")
 _PARTITIONS_PER_CORE = 4
 _LOCAL = re.compile(r"local(?:\[([0-9]+|\*)\])?")
-#: Attempts of a task whose process was killed. A cluster has 4 by default, `local` has 1.
+#: Attempts of a task if its process crashes. A cluster has 4 by default, `local` has 1.
 _ATTEMPTS = 4
 LOG_NAME = "spark.log"
 #: A longer log is deleted at the next start.
@@ -84,7 +84,7 @@ def session_settings(plan: SessionPlan) -> dict[str, str]:
     settings = {
         **NEEDED,
         "spark.app.name": "waystation",
-        # Warnings of Spark are about itself, and the log keeps them.
+        # Omit warnings, because they concern Spark itself and not the data.
         "spark.log.level": "ERROR",
         "spark.driver.memory": plan.memory,
         "spark.executor.memory": plan.memory,
@@ -175,7 +175,7 @@ def start_spark(folder: Path, settings: Mapping[str, str]) -> None:
             SparkContext(conf=conf, gateway=gateway)
         except Exception as error:
             raise SparkStartError(
-                f"Spark does not start: {spark_words(error)}", hint=f"What it said is in {log}."
+                f"Spark does not start: {spark_message(error)}", hint=f"See its log {log}."
             ) from error
 
 
@@ -203,7 +203,7 @@ def connect_session(url: str) -> SparkSession:
         return SparkSession.builder.remote(url).getOrCreate()
     except (OSError, ValueError, PySparkException) as error:
         raise SparkStartError(
-            f"There is no server of Spark Connect at {place.netloc}: {error}.",
+            f"No Spark Connect server answers at {place.netloc}: {error}.",
             hint="Start one (sbin/start-connect-server.sh of Spark), or name another master.",
         ) from error
 
@@ -243,5 +243,5 @@ def _is_installed(module: str) -> bool:
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
-    """Return False for log records of Py4J, which describe on a page that Java has ended."""
+    """Return False for log records of Py4J, which print long traces when Java has ended."""
     return "py4j" not in record.pathname

@@ -1,4 +1,4 @@
-"""What goes wrong in Spark, in our own words: a sentence in the place of pages of traces."""
+"""Errors of Spark: translate its exceptions into errors of history, without stack traces."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException, PythonException
 
 from waystation.errors import LakeDamagedError, SparkGoneError, TaskFailedError
 
-#: What PySpark raises when Spark is not there any more, and when it fails, too.
+#: Exceptions of PySpark if the Java process has ended. A failing call raises the first one, too.
 _GONE = (Py4JError, ConnectionRefusedError, ConnectionResetError)
 SPARK_ERRORS = (PySparkException, *_GONE)
 #: Condition of Spark for a file that is missing, truncated or damaged, with the path.
@@ -20,9 +20,10 @@ _UNREADABLE = re.compile(r"FAILED_READ_FILE.* while reading file (?:file:/+)?(.+
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """For work with Spark: TaskFailedError if that fails, SparkGoneError if its process ends.
+    """Translate the exceptions of Spark for the length of the block.
 
-    LakeDamagedError if Spark cannot read a file.
+    Raise LakeDamagedError if Spark cannot read a file, SparkGoneError if its Java process has
+    ended, and TaskFailedError for every other failure.
     """
     try:
         yield
@@ -33,8 +34,8 @@ def spark_errors() -> Iterator[None]:
                 hint="If it belongs to the lake, restore it from a copy of the lake.",
             ) from error
         raise TaskFailedError(
-            f"Spark could not do it: {spark_words(error)}",
-            hint="Nothing was committed, and it can be done again.",
+            f"Spark failed: {spark_message(error)}",
+            hint="No rows were committed. Run the command again.",
         ) from error
     except _GONE as error:
         raise spark_gone() from error
@@ -44,7 +45,7 @@ def spark_gone() -> SparkGoneError:
     """Return the error of a Java process that has ended."""
     return SparkGoneError(
         "The process of Spark has ended.",
-        hint="Nothing is lost: start it again. If memory was short, give it more (--memory).",
+        hint="No rows were committed. Run the command again; if memory was short, raise --memory.",
     )
 
 
@@ -54,18 +55,18 @@ def _unreadable_file(error: BaseException) -> str:
     while cause is not None:
         if found := _UNREADABLE.search(str(cause)):
             return f"/{found[1]}" if "file:" in found[0] else found[1]
-        # PySpark keeps the cause that Java has told.
+        # PySpark stores the cause of an exception of Java in its own attribute.
         cause = getattr(cause, "_cause", None)
     return ""
 
 
-def spark_words(error: Exception) -> str:
-    """The line of an error that says what it was."""
+def spark_message(error: Exception) -> str:
+    """Return the line of an exception that names the error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
     if isinstance(error, PythonException):
-        return lines[-1]  # What a task raised stands below its trace.
+        return lines[-1]  # The exception of a task is below its traceback.
     if isinstance(error, Py4JJavaError) and len(lines) > 1:
-        return lines[1].lstrip(": ")  # Below the name of what was called.
+        return lines[1].lstrip(": ")  # The first line names the method that was called.
     return lines[0]

@@ -1,4 +1,4 @@
-"""How the tasks of Spark are told where the store is, without its password in a plan."""
+"""Location of the store for jobs and their Spark tasks, without its password in a Spark plan."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from waystation.store.embedded.server import EmbeddedServer
 
 
 def require_store(settings: Config) -> None:
-    """Raise NoStoreError if the settings name an embedded store that is not there.
+    """Raise NoStoreError if the settings name an embedded store that does not exist.
 
-    History only reads a store. To start one in an empty folder would create it.
+    A job must not start a server in an empty folder, because that would create a store.
     """
     if not settings.store.url and not (settings.data_dir / "store").is_dir():
         raise NoStoreError(
-            f"There is no store in {settings.data_dir}.",
+            f"The data folder {settings.data_dir} has no store.",
             hint="Name the server with --url or WAYSTATION_URL, its data folder with --data, or a"
             " store with --store.",
         )
@@ -34,7 +34,7 @@ def require_store(settings: Config) -> None:
 def require_dataset(access: Location, dataset: str) -> None:
     """Raise OtherDataSetError unless a store has the data set of the server; empty: any.
 
-    NoStoreError for a store that no server has used yet.
+    Raise NoStoreError if no server has used the store yet.
     """
     with LogReader(access.resolve()) as logs:
         found = logs.dataset()
@@ -53,10 +53,11 @@ def require_dataset(access: Location, dataset: str) -> None:
 
 @contextmanager
 def store_access(settings: Config) -> Iterator[Location]:
-    """The store of the settings for the length of the block; an embedded one is kept alive.
+    """Yield the location of the store, and keep an embedded store running during the block.
 
-    The level of durability is the server's to choose: an embedded store that runs keeps its own.
-    What history writes are copies and leases, which may be lost.
+    If this starts the embedded store, it has the durability `memory`, because jobs write only
+    leases and copies of offsets. A store that is already running keeps the durability of its
+    server.
     """
     url = settings.store.url
     if not url:
@@ -70,11 +71,11 @@ def store_access(settings: Config) -> Iterator[Location]:
     elif file := store_url_file(url, os.environ):
         yield Location("", file)
     else:
-        yield Location("", str(_written(settings.data_dir / "history", url)))
+        yield Location("", str(_write_url(settings.data_dir / "history", url)))
 
 
-def _written(folder: Path, url: str) -> Path:
-    """Return a file with the URL, for the tasks of this machine, that only its user can read.
+def _write_url(folder: Path, url: str) -> Path:
+    """Write the URL to a file that only this user can read, for the tasks on this machine.
 
     Each URL has a file of its own, because commands with another store share the data directory
     with the server, whose tasks read the file at any time.

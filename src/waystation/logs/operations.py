@@ -1,4 +1,7 @@
-"""Log of operations, such as pruning the archive, that no log of a shard or a cell records.
+"""Log of operations on the archive and the lake, such as pruning the archive.
+
+An operation concerns the data of many subscription shards or transaction cells, so it is not an
+event of one of them.
 
 An entry is the msgpack array `[1, project, kind, subject, detail]`. The ingest reads the log. A
 process records an operation before it runs it. Therefore a recorded operation may have run

@@ -34,7 +34,11 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
 
     def divided(self, logs: int) -> Retention:
-        """Return the limits of one of `logs` record logs that share the limit of unread entries."""
+        """Return these limits for one of `logs` record logs that divide UNREAD_BYTES_MAX equally.
+
+        `unread_max_bytes` becomes at most the share of the log, which is 1 MiB or more. A limit of
+        None stays None.
+        """
         if self.unread_max_bytes is None:
             return self
         unread = min(self.unread_max_bytes, max(UNREAD_BYTES_MAX // logs, _RECORD_BYTES_MIN))

@@ -30,7 +30,7 @@ from waystation.store.dataset import history_reader, register_history
 from waystation.store.slots import SLOTS, slot_of
 from waystation.types.common import FullPolicy, Record
 
-#: Parts whose record logs are shared.
+#: Kinds of record logs: each record log contains the events of many channels or of many pools.
 Kind = Literal["channels", "pools"]
 
 #: Reader names under which history holds logs. At its byte limit, a log deletes entries that the
@@ -58,7 +58,8 @@ def history_reader_name(full: FullPolicy) -> str:
 def record_log(kind: Kind, tag: str, *, cluster: bool) -> str:
     """Return the name of the record log of a channel or pool.
 
-    `tag` is the hash tag of its keys with the braces. It determines the slot, and the slot the log.
+    `tag` is the hash tag of the channel or pool, with its braces. The hash tag determines the slot
+    of all its keys, and the slot determines the record log.
     """
     slot = slot_of(tag)
     return f"{kind}.{_numbers(kind)[slot] if cluster else slot % LOGS_OF_SERVER}"
@@ -78,13 +79,16 @@ def is_record_log(log: str, kind: Kind) -> bool:
 
 @functools.cache
 def _numbers(kind: Kind) -> Sequence[int]:
-    """Return the number of the record log of each slot: the lowest one whose keys are in it."""
+    """Return the numbers of the record logs of a cluster, by slot.
+
+    The record log of a slot has the lowest number with which the keys of the log are in this slot.
+    """
     found: dict[int, int] = {}
     for number in itertools.count():
         found.setdefault(crc_hqx(f"{kind}.{number}.0".encode(), 0) % SLOTS, number)
         if len(found) == SLOTS:
             return [found[slot] for slot in range(SLOTS)]
-    raise AssertionError("count() never ends")
+    raise AssertionError("unreachable: the loop returns when each slot has a number")
 
 
 class RecordLogs(Service):
@@ -173,7 +177,8 @@ class RecordLogs(Service):
         """
         try:
             if await self._logs.create(log, 1, self._retention):
-                # Refused if history has read the log in the meantime, or the log dropped entries.
+                # The store rejects the hold if the entry at offset 0 was deleted since the log was
+                # created, because history has read it or because the log was full.
                 with contextlib.suppress(OffsetOutOfRangeError):
                     await self._logs.hold(log, 0, self._reader, 0)
         except TransientError as error:
@@ -207,7 +212,10 @@ class RecordEntry(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def is_withheld(self) -> bool:
-        """True if the entry says only that a call published or enqueued, as `record` demands."""
+        """True if the entry has no names and no events, because `record` is `none`.
+
+        Such an entry shows only that one call published or enqueued.
+        """
         return not self.events
 
 

@@ -45,8 +45,8 @@ _SEAL = script(__package__, "seal")
 _TRIM = script(__package__, "trim")
 _WATCH = script(__package__, "watch")
 
-#: Limit of the messages that one step of a trim deletes. A step blocks the store for up to about
-#: two milliseconds.
+#: Maximum number of messages that one step of a trim deletes. A step blocks the store for up to
+#: about two milliseconds.
 TRIM_STEP = 500
 #: Percentage of the byte limit at which messages that readers need cause a warning.
 WARNING_PERCENT = 70
@@ -54,7 +54,7 @@ WARNING_PERCENT = 70
 READ_BYTES_MAX = 4 * 1_048_576
 #: Assumed size of a message before the first read of its partition.
 _UNKNOWN_SIZE_BYTES = 16_384
-#: Limit of the partitions whose message sizes are cached.
+#: Maximum number of partitions whose message sizes are cached.
 _SIZES_MAX = 10_000
 #: Number of entries in a run. `_times` compares the first and the last time of each run.
 _RUN = 25
@@ -316,13 +316,13 @@ def _count_within(payloads: list[bytes], bytes_max: int) -> int:
 def _registered(name: bytes, partitions: bytes) -> dict[str, int]:
     """Return a log of the register and its number of partitions.
 
-    Return an empty dict for a field of invalid content, because one must not stop the maintenance
-    of all other logs.
+    If the field is invalid, write a log line and return an empty dict, because one damaged field
+    must not stop the maintenance of all other logs.
     """
     try:
         return {name.decode(): int(partitions)}
     except ValueError:
-        _log.error("log register damaged", extra={"field": repr(name), "value": repr(partitions)})
+        _log.error("log register damaged", field=repr(name), value=repr(partitions))
         return {}
 
 

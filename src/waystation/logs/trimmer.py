@@ -49,9 +49,9 @@ log_warned = Gauge(
 
 #: Seconds between two checks of the memory.
 MEMORY_CHECK_S = 1.0
-#: Limit of concurrent trims, so that other calls do not wait behind hundreds of scripts.
+#: Maximum number of concurrent trims, so that other calls do not wait behind hundreds of scripts.
 TRIMS_AT_ONCE = 16
-#: Limit of the steps for one partition in one pass. The next pass continues the trim.
+#: Maximum number of steps for one partition in one pass. The next pass continues the trim.
 _STEPS_MAX = 200
 #: Number of partitions that a log line lists.
 _LISTED_MAX = 10
@@ -157,8 +157,9 @@ class MemoryRelief:
     async def run(self) -> float | None:
         """Free memory if the store is above its warning level.
 
-        Return the seconds until the next run. Return None, the default period of the leader, if no
-        message could be deleted. A shorter period would cost the store many calls without effect.
+        Return the seconds until the next run. None stands for the default period of the leader.
+        Return None if the store is short of memory and no message could be deleted, because runs at
+        a shorter period would cost the store many calls without effect.
         """
         if not self._memory.is_short:
             return MEMORY_CHECK_S

@@ -91,7 +91,8 @@ _KEYS = frozenset({_ID, _GROUP, _CAUSE})
 _CONTROL_HEADERS = _KEYS | {_NOT_BEFORE, _TRACE}
 _CONTROL_PREFIX = "waystation-"
 
-#: Headers of a batch message that sets none, by the default content type of the batch.
+#: Headers of a batch message that has no headers and no content type of its own, by the default
+#: content type of the batch.
 _DEFAULT_HEADERS: dict[str, Headers] = {
     "": (),
     _JSON: (("content-type", _JSON),),
@@ -99,7 +100,8 @@ _DEFAULT_HEADERS: dict[str, Headers] = {
 }
 _JSON_HEADERS = _DEFAULT_HEADERS[_JSON]
 _JSON_HEADER_BYTES = sum(map(len, _JSON_HEADERS[0]))
-#: Objects per message up to which a batch is decoded without counting its messages first.
+#: `is_batch_larger_than` counts the messages of a body only if the body has more opening braces
+#: than this number times the maximum number of messages.
 _OBJECTS_PER_MESSAGE = 16
 #: Finds the JSON path at the end of an error message of msgspec.
 _location = re.compile(r" - at `\$\.?(.*)`$").search
@@ -339,7 +341,10 @@ def decode_body(decode: Callable[[bytes], _T], body: bytes) -> _T:
 
 
 class _CountedMessage(msgspec.Struct):
-    """A message of a batch whose fields are skipped."""
+    """A message that the decoder counts without decoding its fields.
+
+    Raise _BatchTooLargeError at the first message above the maximum number.
+    """
 
     def __post_init__(self) -> None:
         _counted.left -= 1
@@ -355,7 +360,8 @@ class _BatchTooLargeError(Exception):
     """The decoder has found one message too many."""
 
 
-#: Number of messages that the batch in progress of this thread may still have.
+#: `left` is the number of further messages that the decoder accepts in the batch that it counts.
+#: Each thread has its own value.
 _counted = threading.local()
 _count_batch = msgspec.json.Decoder(_CountedBatch).decode
 _count_events = msgspec.json.Decoder(list[_CountedMessage]).decode

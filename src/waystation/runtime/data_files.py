@@ -78,7 +78,10 @@ def tighten(paths: Iterable[Path]) -> None:
 
 
 def tighten_tree(folder: Path) -> None:
-    """Tighten a folder and all files and folders below it; symbolic links are not followed."""
+    """Call `tighten` for a folder and for all files and folders below it.
+
+    Skip symbolic links.
+    """
     tighten(_tree(folder))
 
 

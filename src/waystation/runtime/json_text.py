@@ -21,8 +21,9 @@ from waystation.errors import JsonTooDeepError
 
 #: Limit of the nesting of a JSON value. A number, a string or null has no level.
 JSON_DEPTH_MAX = 900
-#: Bytes to delete before levels are counted, and for each bracket +1 or -1 as a signed byte.
+#: All bytes except quotes and brackets. They are deleted before the levels are counted.
 _NO_BRACKETS = bytes(set(range(256)) - set(b'"[]{}'))
+#: Replaces each opening bracket by +1 and each closing bracket by -1, as signed bytes.
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 #: Replaces the backslash of a lone surrogate. Valid UTF-8 never has this byte.
 _MARK = b"\xff"

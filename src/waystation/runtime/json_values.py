@@ -58,7 +58,8 @@ def require_finite(value: object, *, field: str = "") -> None:
                 hint="Use a finite number, null or a text.",
             )
         if isinstance(found, dict):
-            # Without children of its own, so that the path of the error ends with the name.
+            # Also check names that are numbers. The path of an error is then the path of the
+            # dictionary, followed by the name.
             nodes.extend((name, node, str(name)) for name in found if isinstance(name, float))
         nodes.extend((each, node, name) for name, each in _parts(found))
 

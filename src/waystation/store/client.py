@@ -140,10 +140,11 @@ class Store:
         await asyncio.gather(self.call("PING", repeatable=True), self.check_data_set())
 
     async def check_data_set(self) -> None:
-        """Check the data set of each server over its connection, which survives a FLUSHALL.
+        """Raise StoreDataLostError if a server has lost the data set.
 
-        Raise StoreDataLostError if a server lost it. The connection to that server is dropped, so
-        that all calls end with this error until the data is back.
+        Each new connection checks the data set too, but a FLUSHALL does not close connections.
+        Before the error is raised, the connection to the server is dropped. All later calls to it
+        fail with the same error until the data is restored.
         """
         for connection in await self._connections():
             questions = self.data_set.questions(connection.address)

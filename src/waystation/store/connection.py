@@ -59,7 +59,7 @@ _RECONNECT_SECONDS_MAX = 1.0
 _DEADLINE_CHECK_SECONDS = 0.25
 #: Pause before a call is sent again to a server that is loading its data or busy.
 BUSY_PAUSE_SECONDS = 0.05
-#: Limit of unanswered calls per process and server.
+#: Maximum number of unanswered calls per process and server.
 CALLS_MAX = 50_000
 
 

@@ -50,7 +50,7 @@ MARKERS = 64
 _ASKED = 3
 #: Error replies of a cluster node that does not own the slot now.
 _ELSEWHERE = ("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN")
-#: Limit of replaced ids in a stamp; the oldest are dropped.
+#: Maximum number of replaced ids in a stamp; the oldest are dropped.
 REPLACED_MAX = 32
 
 HINT = (

@@ -99,7 +99,10 @@ async def _run(store: Store, lease: Lease, newest: int, steps: Mapping[int, Step
 
 
 async def _wait_for_absence(store: Store, found: int, seconds_max: float) -> None:
-    """Wait until no older process is registered. Raise StoreRefusedError at the time limit."""
+    """Wait until no process of an older release uses the store.
+
+    Raise StoreRefusedError if one still does after `seconds_max`.
+    """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds_max
     while count := await store.call("ZCARD", keys.PROCESSES, repeatable=True):

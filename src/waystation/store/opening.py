@@ -160,7 +160,8 @@ async def accept_store_loss(settings: Config, known: Sequence[str]) -> tuple[str
     """
     if not known:
         raise InvalidInputError(
-            "The database does not record a data set that this store could have lost.",
+            "The database does not contain the id of a data set, so it does not show which one the"
+            " store has lost.",
             hint="Name the lost data set with --lost; the error of the failed start shows its id.",
         )
     newest, *earlier = known

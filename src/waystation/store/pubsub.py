@@ -35,7 +35,8 @@ RECHECK_S = 10.0
 #: Time for which a topic without waiters stays subscribed; period of the connection checks.
 _LINGER_S = 30.0
 _CHECK_S = 3.0
-#: Checks without a reply, also to pings, after which the connection is dropped.
+#: Number of consecutive checks in which the server may send nothing. Each check sends a ping. The
+#: check after them closes the connection.
 _SILENT_CHECKS_MAX = 3
 _RECONNECT_S = 0.2
 _CONNECT_S_MAX = 5.0

@@ -25,7 +25,7 @@ _ADVANCE = script("waystation.store", "advance_time")
 _FOLLOWER_SILENT_MS_MAX = 3000
 _BEAT_S = 1.0
 _ADVANCE_S_MAX = 10.0
-#: Limit of one jump. A longer one is certainly a mistake.
+#: Maximum length of one jump. A longer one is certainly a mistake.
 _ADVANCE_DAYS_MAX = 3660
 
 

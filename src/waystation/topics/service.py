@@ -407,7 +407,10 @@ class TopicService:
         await for_each(range(storage.partitions), set_retention)
 
     async def _require_consistent(self, topic: TopicDefinition, index: int) -> None:
-        """Raise GrowthStopsSubscriptionsError if a subscription would stop before `index`."""
+        """Raise GrowthStopsSubscriptionsError if subscriptions would stop at storage topic `index`.
+
+        A subscription stops at a storage topic that could move groups to other shards.
+        """
         stopped = await self._readers.stopped_by(topic, index)
         if not stopped:
             return
@@ -440,7 +443,7 @@ class TopicService:
             )
         if self._strict and not is_advised(partitions):
             raise InvalidInputError(
-                f"{partitions} partitions can be split evenly only for few numbers of shards.",
+                f"Only few numbers of shards divide {partitions} partitions evenly.",
                 field="partitions",
                 hint="Use 1, 2, 3 or a multiple of 4 or 6, or disable `topics.strict_partitions`.",
             )

@@ -41,8 +41,8 @@ class ProblemField(Struct, frozen=True):
 class Problem(Struct, frozen=True, omit_defaults=True):
     """An error reply, as problem+json (RFC 9457) or in the shape of DSPS.
 
-    The members after `retry_after_s` are those of single error classes; a reply has the members of
-    its class only.
+    A reply has the members after `retry_after_s` only if its error code defines them. For example,
+    `first` and `end` are the offsets of a partition in an error about an offset.
     """
 
     code: str = ""

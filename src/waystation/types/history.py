@@ -18,7 +18,7 @@ class IngestBatch(Struct, frozen=True):
     #: Time of its end in ms.
     ended_ms: int
     rows: int
-    #: Duration.
+    #: Duration of the batch.
     seconds: float
 
 

@@ -60,7 +60,7 @@ class StorageTopic(Struct, frozen=True, kw_only=True):
     """One log of a topic."""
 
     partitions: int
-    #: Partitions divided by those of the first storage topic in its chain.
+    #: Number of partitions, divided by that of the first storage topic in the same chain.
     factor: int
 
 
@@ -143,7 +143,7 @@ class GroupLocation(Struct, frozen=True, kw_only=True):
     group: str
     hash: int
     positions: list[GroupPartition]
-    #: Whether every group stays in one shard; None if the query did not name that number.
+    #: Whether every group stays in one shard; None if the query did not name the number of shards.
     consistent: bool | None
 
 

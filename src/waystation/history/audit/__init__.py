@@ -1,4 +1,4 @@
-"""The audit: proves from the lake that nothing was lost, doubled or overtaken."""
+"""Audit of the lake: find messages and transactions that were lost, doubled or overtaken."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Audit: prove from a lake snapshot that nothing was lost, doubled or overtaken.
 
 With a store, the audit ingests the logs first. Messages and transactions without an end in the lake
-must be in the store or the archive. If one is in neither, its end must be in what the audit ingests
-after the look-up; otherwise it is lost.
+must be in the store or the archive. If a look-up does not find one, the audit ingests again: the
+message or transaction is lost unless its end is among the new entries.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ def audit(
     live: Live | None = None,
     ingest: Callable[[], object] | None = None,
     archived_before_ms: int = 0,
-    on_part: Callable[[str], None] | None = None,
+    on_phase: Callable[[str], None] | None = None,
 ) -> Findings:
     """Audit a lake; with `live` and `ingest`, also against the store.
 
-    Transactions that ended before `archived_before_ms` must be in the archive. `on_part` is called
-    with the name of each part of the audit when it begins.
+    Transactions that ended before `archived_before_ms` must be in the archive. Call `on_phase` with
+    the name of each phase when it starts.
     """
     findings = Findings()
 
-    def begin(part: str) -> None:
-        if on_part is not None:
-            on_part(part)
+    def begin(phase: str) -> None:
+        if on_phase is not None:
+            on_phase(phase)
 
     begin("ingest")
     if ingest is not None:
@@ -53,7 +53,7 @@ def audit(
     tables = AuditTables(spark, lake, dataset, unrecorded=unrecorded.keys())
 
     def renew() -> AuditTables:
-        assert ingest is not None, "without it, nobody gets this function"
+        assert ingest is not None, "only an audit with ingest passes this function on"
         ingest()
         return AuditTables(spark, lake, dataset, unrecorded=unrecorded.keys())
 
@@ -116,7 +116,7 @@ def _check_damage(tables: AuditTables, live: Live | None, findings: Findings) ->
 
 def _note_gaps(tables: AuditTables, findings: Findings) -> None:
     """Note the ranges that the audit cannot check."""
-    told = {
+    explanations = {
         "policy": "not recorded, as its topic says",
         "trimmed": "gone before it was read",
         EXPIRED: "deleted after history.keep_days",
@@ -130,8 +130,8 @@ def _note_gaps(tables: AuditTables, findings: Findings) -> None:
     counted: dict[tuple[str, str], int] = {}
     for gap in (*tables.gaps, *tables.lost):
         if gap.cause == DAMAGED:
-            continue  # A finding, not a note.
+            continue  # `_check_damage` reports it as a finding.
         key = (gap.log, gap.cause)
         counted[key] = counted.get(key, 0) + gap.rows
     for (log, cause), rows in sorted(counted.items()):
-        findings.note(f"{log}: {rows:,} {told.get(cause, cause)}.")
+        findings.note(f"{log}: {rows:,} {explanations.get(cause, cause)}.")

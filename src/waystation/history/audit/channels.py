@@ -1,7 +1,7 @@
 """Checks of channels: every published message is recorded, and is stored until it expires.
 
-Messages of a channel have consecutive clocks, so that a missing clock is a message that nobody
-recorded. A message of which the lake knows no drop must be in the store until its expiry.
+Messages of a channel have consecutive clocks, so that a missing clock is a message without a
+record. A message that no recorded drop explains must be in the store until its expiry.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from waystation.history.lake.schema import CHANNELS
 from waystation.runtime.clock import Clock
 
 #: Messages that are looked up at a time, in all channels and in one of them.
-_AT_ONCE, _OF_CHANNEL = 10_000, 500
-_PARTITIONS = 8
+_LOOKUP_ROWS, _CHANNEL_ROWS = 10_000, 500
+_LOOKUP_JOBS = 8
 #: Place of an event in its log. An entry of a record log has at most 1,000 events.
-_AT = "log_offset * 1024 + item"
+_EVENT_ORDER = "log_offset * 1024 + item"
 #: The clock of a channel expires after its messages, up to the resolution of the store's time.
 _SLACK_MS = 1_000
 #: Largest difference between the time of the store and that of the audit.
@@ -47,7 +47,7 @@ def check_channels(
         findings.seen("messages of channels", published.count())
         _check_clocks(tables, published, findings)
         if live is None:
-            findings.note("Messages of channels were not searched for: the store was not asked.")
+            findings.note("Messages of channels were not looked up in the store.")
         else:
             _check_stored(tables, published, live, renew, findings)
     finally:
@@ -55,8 +55,8 @@ def check_channels(
 
 
 def _recorded(tables: AuditTables) -> DataFrame:
-    """Return the rows of logs whose events were all recorded."""
-    rows = tables.frame(CHANNELS).where("kind is not null").withColumn("at", f.expr(_AT))
+    """Return the events of channels, without logs from which settings withheld events."""
+    rows = tables.frame(CHANNELS).where("kind is not null").withColumn("at", f.expr(_EVENT_ORDER))
     if not tables.unrecorded:
         return rows
     logs = tables.small(tables.unrecorded, "log string, log_partition int")
@@ -73,14 +73,14 @@ def _published(tables: AuditTables) -> DataFrame:
 
 def _check_clocks(tables: AuditTables, published: DataFrame, findings: Findings) -> None:
     """Report clocks that no published message has, and clocks that went back."""
-    line = Window.partitionBy(*_CHANNEL, "log").orderBy("at")
+    by_log = Window.partitionBy(*_CHANNEL, "log").orderBy("at")
     jumps = (
-        published.withColumn("before", f.lag("clock").over(line))
-        .withColumn("before_at", f.lag("at").over(line))
-        .withColumn("before_offset", f.lag("log_offset").over(line))
+        published.withColumn("before", f.lag("clock").over(by_log))
+        .withColumn("before_at", f.lag("at").over(by_log))
+        .withColumn("before_offset", f.lag("log_offset").over(by_log))
         .withColumn(
             "expired",
-            f.max("expires").over(line.rowsBetween(Window.unboundedPreceding, -1)),
+            f.max("expires").over(by_log.rowsBetween(Window.unboundedPreceding, -1)),
         )
         # A row that is in the lake twice is found by its offset.
         .where("clock <> before + 1 and at <> before_at")
@@ -110,10 +110,10 @@ def _check_clocks(tables: AuditTables, published: DataFrame, findings: Findings)
     jumps = jumps.join(withheld, hidden, "anti")
     rows = jumps.limit(EXAMPLES_MAX).collect()
     count = len(rows) if len(rows) < EXAMPLES_MAX else jumps.count()
-    findings.add("clock", count, [_finding("clock", row, _jump(row)) for row in rows])
+    findings.add("clock", count, [_finding("clock", row, _jump_text(row)) for row in rows])
 
 
-def _jump(row: Row) -> str:
+def _jump_text(row: Row) -> str:
     if row.clock <= row.before:
         return f"The clock went back from {row.before} to {row.clock}."
     return f"No record has clocks {row.before + 1} to {row.clock - 1}."
@@ -172,9 +172,9 @@ def _missing(live: Live, wanted: DataFrame) -> list[tuple[object, ...]]:
     """Return the messages that the store lacks: their channel, log, place and channel's clock."""
     missing: list[tuple[object, ...]] = []
     batch: list[Row] = []
-    for row in wanted.coalesce(_PARTITIONS).toLocalIterator():
+    for row in wanted.coalesce(_LOOKUP_JOBS).toLocalIterator():
         batch.append(row)
-        if len(batch) == _AT_ONCE:
+        if len(batch) == _LOOKUP_ROWS:
             missing += _search(live, batch)
             batch = []
     return missing + _search(live, batch)
@@ -186,20 +186,20 @@ def _search(live: Live, rows: Sequence[Row]) -> list[tuple[object, ...]]:
         by_channel[row.project, row.channel].append(row)
     missing: list[tuple[object, ...]] = []
     while by_channel:
-        part = {whose: some[:_OF_CHANNEL] for whose, some in by_channel.items()}
+        chunk = {channel: some[:_CHANNEL_ROWS] for channel, some in by_channel.items()}
         found = live.channel_messages(
-            {whose: [row.clock for row in some] for whose, some in part.items()}
+            {channel: [row.clock for row in some] for channel, some in chunk.items()}
         )
-        for whose, some in part.items():
-            now = found[whose]
+        for channel, some in chunk.items():
+            now = found[channel]
             missing += [
-                (*whose, row.log, row.at, now.clock)
+                (*channel, row.log, row.at, now.clock)
                 for row, is_stored in zip(some, now.stored, strict=True)
                 if not is_stored and row.expires.timestamp() * 1000 > now.now_ms
             ]
-            by_channel[whose] = by_channel[whose][_OF_CHANNEL:]
-            if not by_channel[whose]:
-                del by_channel[whose]
+            by_channel[channel] = by_channel[channel][_CHANNEL_ROWS:]
+            if not by_channel[channel]:
+                del by_channel[channel]
     return missing
 
 

@@ -38,7 +38,7 @@ Key = tuple[str, int, int]
 
 
 class Sums(msgspec.Struct, frozen=True):
-    """Sums of a set of offsets of a block, which tell whether it is complete."""
+    """Sums of a set of offsets of a block, which show whether the set is complete."""
 
     count: int = 0
     first: int = 0
@@ -79,7 +79,7 @@ def check_offsets(tables: AuditTables, live: Live | None, findings: Findings) ->
 def _failed(
     tables: AuditTables, spec: TableSchema, found: list[Row], known: set[tuple[str, int]]
 ) -> list[Key]:
-    """Return the blocks whose sums differ from those of their offsets."""
+    """Return the blocks with other sums than those of their offsets."""
     sums = {_key(row): Sums(row.rows, row.first, row.second) for row in found if row.rows}
     expected: dict[Key, Sums] = {}
     for log, partition in known | {key[:2] for key in sums}:
@@ -93,15 +93,15 @@ def present(
     tables: AuditTables, spec: TableSchema, log: str, partition: int
 ) -> Iterator[OffsetRange]:
     """Yield the ranges that a table must have: up to its committed offset, without gaps."""
-    offset, mark = 0, tables.mark(spec, log, partition)
+    offset, end = 0, tables.committed_offset(spec, log, partition)
     for gap in tables.gaps_of(log, partition):
-        if gap.start >= mark:
+        if gap.start >= end:
             break
         if gap.start > offset:
             yield OffsetRange(log, partition, offset, gap.start)
         offset = max(offset, gap.end)
-    if offset < mark:
-        yield OffsetRange(log, partition, offset, mark)
+    if offset < end:
+        yield OffsetRange(log, partition, offset, end)
 
 
 def _rows(tables: AuditTables, spec: TableSchema) -> DataFrame:
@@ -161,8 +161,8 @@ def _search(
     """Report the entries that blocks lack, or have more than once."""
     wanted = tables.spark.createDataFrame(failed, "log string, log_partition int, block bigint")
     rows = _rows(tables, spec).where("item = 0").join(tables.end_frame(spec), _LOG).where(_BEFORE)
-    there = rows.join(f.broadcast(wanted), list(_KEY))
-    by_offset = there.groupBy(*_KEY, "log_offset").agg(
+    present_rows = rows.join(f.broadcast(wanted), list(_KEY))
+    by_offset = present_rows.groupBy(*_KEY, "log_offset").agg(
         f.count("*").alias("times"), f.min(_IDS.get(spec.name, "log")).alias("id")
     )
     twice = by_offset.where("times > 1")
@@ -196,20 +196,20 @@ def _search(
         missing += max(0, lacks)
         if lacks > 0 and number < _SEARCHED_MAX and len(lost) < EXAMPLES_MAX:
             lost += _holes(by_offset, key, inside)
-    findings.add("missing", missing, _told_missing(tables, spec, lost[:EXAMPLES_MAX], live))
+    findings.add("missing", missing, _missing_findings(tables, spec, lost[:EXAMPLES_MAX], live))
 
 
 def _holes(by_offset: DataFrame, key: Key, inside: list[OffsetRange]) -> Iterator[OffsetRange]:
     log, partition, block = key
     one = (f.col("log") == log) & (f.col("log_partition") == partition) & (f.col("block") == block)
-    there = {row.log_offset for row in by_offset.where(one).select("log_offset").collect()}
+    ingested = {row.log_offset for row in by_offset.where(one).select("log_offset").collect()}
     for span in inside:
         for offset in range(span.start, span.end):
-            if offset not in there:
+            if offset not in ingested:
                 yield OffsetRange(log, partition, offset, offset + 1)
 
 
-def _told_missing(
+def _missing_findings(
     tables: AuditTables, spec: TableSchema, lost: list[OffsetRange], live: Live | None
 ) -> Iterator[Finding]:
     """Yield findings of missing entries, with the id if the store or another table has it."""
@@ -221,7 +221,7 @@ def _told_missing(
             subject=span.key,
             id=known or _delivered_id(tables, span),
             position=position,
-            text=f"{spec.name} has come farther, and does not have it.",
+            text=f"{spec.name} was ingested beyond this entry, but does not have it.",
         )
 
 
@@ -278,7 +278,7 @@ def _check_items(tables: AuditTables, spec: TableSchema, findings: Findings) -> 
                 subject=f"{row.log}/{row.log_partition}",
                 id="",
                 position=entry_position(row.log, row.log_partition, row.log_offset),
-                text=f"Rows of this entry are missing from {spec.name}, or there twice.",
+                text=f"Rows of this entry are missing from {spec.name}, or doubled.",
             )
             for row in examples
         ],

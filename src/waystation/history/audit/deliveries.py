@@ -1,8 +1,12 @@
-"""Whether every message reached each of its subscriptions, once and in the order of its group."""
+"""Checks of subscriptions: each delivers every message once, in the order of the message's group.
+
+A subscription must have settled every message of its read ranges, or still have it in the topic,
+the retry queue or the dead letters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from pyspark.sql import Column, DataFrame, Row, Window
@@ -10,35 +14,35 @@ from pyspark.sql import functions as f
 
 from waystation.history.audit.completeness import in_gap
 from waystation.history.audit.findings import EXAMPLES_MAX, Finding, Findings
-from waystation.history.audit.live_state import Live, Owed
+from waystation.history.audit.live_state import ExpectedMessage, Live
 from waystation.history.audit.read_ranges import ReadRange, read_ranges
 from waystation.history.audit.snapshot import AuditTables
 from waystation.history.lake.lifecycle import (
     POSITION,
     entries,
     lifecycles,
-    ranges,
     unknown_origins,
     with_origin,
 )
+from waystation.history.lake.lifecycle import ranges as recorded_ranges
 from waystation.history.lake.schema import DELIVERIES, MESSAGES
 from waystation.subscriptions.endpoints.protocol import DUPLICATE
 
-_PLACE = ["project", "subscription", "storage", "partition"]
-#: What tells a message in an incarnation of a subscription.
-_JOURNEY = [*POSITION, "incarnation"]
-#: After all moments: of what is not settled.
+_PARTITION = ["project", "subscription", "storage", "partition"]
+#: Columns that identify a message in an incarnation of a subscription.
+_MESSAGE = [*POSITION, "incarnation"]
+#: Moment of a message that is not settled: later than all others.
 _NEVER = (1 << 63) - 1
-#: A storage topic in a number that orders messages; no log has as many.
-_STORAGE = 1 << 40
-#: Looked up in the store at a time.
-_AT_ONCE = 10_000
-_PARTITIONS = 8
-#: How often a message is looked for that was elsewhere by the time somebody looked: it goes from
-#: its topic over retry to dead letters, and out.
-_LOOKS_MAX = 5
-#: After a change of a topic's options, other nodes may still use the former ones for a moment.
-_SETTLED_MS = 60_000
+#: Distance of two storage topics in the number that orders messages. No log has as many entries.
+_STORAGE_STRIDE = 1 << 40
+#: Messages of one look-up in the store.
+_LOOKUP_ROWS = 10_000
+_LOOKUP_JOBS = 8
+#: Look-ups of a message that moves between an ingest and the look-up after it. Its places are the
+#: topic, the retry queue and the dead letters, until it leaves the subscription.
+_LOOKUPS_MAX = 5
+#: Time after a change of a topic's options in which other nodes may still use the former ones.
+_OPTIONS_DELAY_MS = 60_000
 #: The source of a message that is a CloudEvent under the event's own id, as
 #: `topics.cloudevents.source_of_event` finds it; else null.
 _EVENT_SOURCE = """
@@ -46,9 +50,9 @@ _EVENT_SOURCE = """
        and try_url_decode(replace(
              try_element_at(filter(headers, h -> h.name = 'ce-id'), -1).value, '+', '%2B')) = id,
        coalesce(try_element_at(filter(headers, h -> h.name = 'ce-source'), -1).value, ''), null)"""
-#: Neither settled nor given up with its subscription.
-_OPEN = "coalesce(ends, 0) = 0 and not deleted and (lasts or left > 0)"
-_TWICE = "ends > 1 or left > 1"
+#: Condition of a message that is neither settled nor deleted with its subscription.
+_IS_OPEN = "coalesce(ends, 0) = 0 and not deleted and (lasts or left > 0)"
+_IS_DOUBLED = "ends > 1 or left > 1"
 
 Renew = Callable[[], AuditTables]
 
@@ -56,66 +60,68 @@ Renew = Callable[[], AuditTables]
 def check_messages(
     tables: AuditTables, live: Live | None, renew: Renew | None, findings: Findings
 ) -> None:
-    """Conservation and order of all subscriptions."""
+    """Check that no subscription lost, doubled or overtook a message."""
     if not tables.has(DELIVERIES):
         findings.note("Deliveries: nothing recorded.")
         return
     for log in sorted({log for log, _ in tables.broken if log.startswith("s.")}):
         findings.note(f"Deliveries of {log} were not all recorded: it is not checked.")
-    scopes = _ranges(tables, live)
-    for project, subscription in sorted({each.whose for each in scopes if not each.topic}):
+    ranges = _read_ranges(tables, live)
+    for project, subscription in sorted(
+        {each.subscription_id for each in ranges if not each.topic}
+    ):
         findings.note(
-            f"{project}/{subscription}: its record does not name its topic: it is not checked."
+            f"{project}/{subscription} is not checked, because its record does not name its topic."
         )
-    for project, subscription in sorted({each.whose for each in scopes if each.deleted}):
+    for project, subscription in sorted({each.subscription_id for each in ranges if each.deleted}):
         findings.note(
-            f"{project}/{subscription} was deleted: what it had not delivered by then is not"
-            " looked for."
+            f"{project}/{subscription} was deleted: messages that it had not delivered by then are"
+            " not checked."
         )
-    scopes = [each for each in scopes if each.topic]
-    wanted = _wanted(tables)
-    taken = lifecycles(tables.frame(DELIVERIES)).where(wanted)
-    owed = _owed(tables, scopes, taken).persist()
+    ranges = [each for each in ranges if each.topic]
+    is_checked = _is_checked(tables)
+    lifecycle_rows = lifecycles(tables.frame(DELIVERIES)).where(is_checked)
+    expected = _expected_messages(tables, ranges, lifecycle_rows).persist()
     try:
-        (counts,) = owed.selectExpr("count(*)", f"count_if({_TWICE})").collect()
+        (counts,) = expected.selectExpr("count(*)", f"count_if({_IS_DOUBLED})").collect()
         findings.seen("messages of subscriptions", counts[0])
         if counts[1]:
-            _report_twice(owed.where(_TWICE), findings)
-        _check_order(owed, findings)
-        _check_unknown(tables, scopes, taken, findings)
-        _check_swallowed(with_origin(tables.frame(DELIVERIES)).where(wanted), findings)
-        _check_unknown_origins(_unknown_origins(tables).where(wanted), findings)
-        _check_ends(owed.where(_OPEN), live, renew, findings)
+            _report_doubled(expected.where(_IS_DOUBLED), findings)
+        _check_order(expected, findings)
+        _check_unknown(tables, ranges, lifecycle_rows, findings)
+        _check_swallowed(with_origin(tables.frame(DELIVERIES)).where(is_checked), findings)
+        _check_unknown_origins(_unknown_origins(tables).where(is_checked), findings)
+        _check_ends(expected.where(_IS_OPEN), live, renew, findings)
     finally:
-        owed.unpersist()
+        expected.unpersist()
 
 
 def check_repeated_ids(tables: AuditTables, live: Live | None, findings: Findings) -> None:
-    """Check that a deduplicated topic has no id twice within the time that it remembers ids.
+    """Report ids that a deduplicated topic has twice within the time for which it stores ids.
 
-    An id counts as deduplication counts it: within its group, and the id of a CloudEvent within its
-    source. Messages from before the topic had its present window are left out.
+    Ids are compared as deduplication compares them: within a group, and those of CloudEvents within
+    their source. Messages that are older than the present window of the topic are not checked.
     """
     if not tables.has(MESSAGES):
         return
     if live is None:
-        findings.note("Ids of deduplicated topics were not checked: the store was not asked.")
+        findings.note("Ids of deduplicated topics were not checked, because that needs the store.")
         return
-    scopes = [
+    topics = [
         (each.project, each.topic, number, each.window_ms, since_ms)
         for each in live.deduplicated()
-        for since_ms in [each.since_ms + _SETTLED_MS if each.since_ms else 0]
+        for since_ms in [each.since_ms + _OPTIONS_DELAY_MS if each.since_ms else 0]
         for number in each.storage
     ]
-    if not scopes:
+    if not topics:
         return
-    scope = tables.small(
-        scopes, "project string, topic string, storage int, window_ms bigint, since_ms bigint"
+    windows = tables.small(
+        topics, "project string, topic string, storage int, window_ms bigint, since_ms bigint"
     )
     counted = (
         tables.frame(MESSAGES)
         .where("id is not null")
-        .join(scope, ["project", "topic", "storage"])
+        .join(windows, ["project", "topic", "storage"])
         .withColumn("ms", f.unix_millis("time"))
         .where("ms >= since_ms")
         .withColumn("source", f.expr(_EVENT_SOURCE))
@@ -142,37 +148,44 @@ def check_repeated_ids(tables: AuditTables, live: Live | None, findings: Finding
                 id=row.id,
                 position=row.position,
                 text=f"{row.before.position} has the same id, {row.ms - row.before.ms} ms before;"
-                f" the topic remembers ids for {row.window_ms} ms.",
+                f" the topic stores ids for {row.window_ms} ms.",
             )
             for row in rows
         ],
     )
 
 
-def _left_out(tables: AuditTables) -> set[tuple[str, ...]]:
-    """Subscriptions of which not all is in the lake."""
+def _incomplete(tables: AuditTables) -> set[tuple[str, ...]]:
+    """Return the subscriptions whose record logs have gaps or withheld events."""
     return {tuple(log.split(".")[1:3]) for log, _ in tables.broken if log.startswith("s.")}
 
 
-def _ranges(tables: AuditTables, live: Live | None) -> list[ReadRange]:
-    left_out = _left_out(tables)
-    return [each for each in read_ranges(tables, live) if each.whose not in left_out]
+def _read_ranges(tables: AuditTables, live: Live | None) -> list[ReadRange]:
+    incomplete = _incomplete(tables)
+    return [each for each in read_ranges(tables, live) if each.subscription_id not in incomplete]
 
 
-def _wanted(tables: AuditTables) -> Column:
-    return _every(~_is(project, subscription) for project, subscription in _left_out(tables))
+def _is_checked(tables: AuditTables) -> Column:
+    return _all_of(
+        ~_is_subscription(project, subscription) for project, subscription in _incomplete(tables)
+    )
 
 
-def _owed(tables: AuditTables, scopes: Sequence[ReadRange], taken: DataFrame) -> DataFrame:
-    """Messages that a subscription has, or had, to deal with: one row for each incarnation."""
+def _expected_messages(
+    tables: AuditTables, ranges: Sequence[ReadRange], lifecycle_rows: DataFrame
+) -> DataFrame:
+    """Return the messages of read ranges with their lifecycles: a row for each incarnation.
+
+    A message that its subscription has not taken has no lifecycle: its columns are null.
+    """
     schema = (
         "project string, subscription string, topic string, storage int, partition int,"
         " incarnation bigint, lasts boolean, deleted boolean, begin bigint, upto bigint,"
         " last_generation int, last_shard int"
     )
-    scope = tables.small((msgspec.structs.astuple(each) for each in scopes), schema)
-    passed = ranges(tables.frame(DELIVERIES)).where("kind in ('passed', 'trimmed')")
-    renamed = {name: f"passed_{name}" for name in (*_PLACE, "incarnation", "offset", "to")}
+    scope = tables.small((msgspec.structs.astuple(each) for each in ranges), schema)
+    passed = recorded_ranges(tables.frame(DELIVERIES)).where("kind in ('passed', 'trimmed')")
+    renamed = {name: f"passed_{name}" for name in (*_PARTITION, "incarnation", "offset", "to")}
     return (
         # The first deliveries of an older message may have been deleted because of their age.
         tables.complete(tables.frame(MESSAGES))
@@ -181,37 +194,38 @@ def _owed(tables: AuditTables, scopes: Sequence[ReadRange], taken: DataFrame) ->
         .where("offset >= begin and offset < upto")
         .join(
             passed.select(*renamed).withColumnsRenamed(renamed),
-            _every(f.col(name) == f.col(f"passed_{name}") for name in (*_PLACE, "incarnation"))
+            _all_of(f.col(name) == f.col(f"passed_{name}") for name in (*_PARTITION, "incarnation"))
             & (f.col("offset") >= f.col("passed_offset"))
             & (f.col("offset") < f.col("passed_to")),
             "anti",
         )
-        .join(taken, _JOURNEY, "left")
+        .join(lifecycle_rows, _MESSAGE, "left")
     )
 
 
-def _report_twice(twice: DataFrame, findings: Findings) -> None:
+def _report_doubled(doubled: DataFrame, findings: Findings) -> None:
     _report(
         "doubled",
-        twice,
+        doubled,
         lambda row: f"It was taken from its topic {row.left} times, and settled {row.ends} times.",
         findings,
     )
 
 
-def _check_order(owed: DataFrame, findings: Findings) -> None:
-    """The first attempt at a message began after all before it in its group were settled."""
-    line = (
+def _check_order(expected: DataFrame, findings: Findings) -> None:
+    """Report messages that were unsettled when a later message of their group was attempted."""
+    earlier = (
         Window.partitionBy("project", "subscription", "incarnation", "group")
-        # One number, so that a message that is there twice is not before itself.
-        .orderBy(f.col("storage") * _STORAGE + f.col("offset"))
+        # One number, so that a message with two rows is not earlier than itself.
+        .orderBy(f.col("storage") * _STORAGE_STRIDE + f.col("offset"))
         .rangeBetween(Window.unboundedPreceding, -1)
     )
     before = f.max(f.struct(f.coalesce("settled", f.lit(_NEVER)).alias("moment"), "id", "position"))
     overtaken = (
-        # Of what was taken, its subscription may keep no order; what was not has to wait for all.
-        owed.where("group is not null and (left is null or grouped)")
-        .withColumn("before", before.over(line))
+        # The lifecycle of a message says whether its subscription keeps the order of groups.
+        # A message that was not taken has none, and must not be overtaken either.
+        expected.where("group is not null and (left is null or grouped)")
+        .withColumn("before", before.over(earlier))
         .where("begun is not null and before.moment >= begun")
         .withColumn("later", f.col("id"))
         .withColumn("id", f.col("before.id"))
@@ -226,14 +240,17 @@ def _check_order(owed: DataFrame, findings: Findings) -> None:
 
 
 def _check_unknown(
-    tables: AuditTables, scopes: Sequence[ReadRange], taken: DataFrame, findings: Findings
+    tables: AuditTables, ranges: Sequence[ReadRange], lifecycle_rows: DataFrame, findings: Findings
 ) -> None:
-    """Deliveries of positions that are no message, of those that are in the lake as a whole."""
+    """Report deliveries of messages that the lake does not have.
+
+    Check only positions up to the committed offset of their partition, and outside of gaps.
+    """
     topics = tables.small(
-        {(*each.whose, each.incarnation, each.topic) for each in scopes},
+        {(*each.subscription_id, each.incarnation, each.topic) for each in ranges},
         "project string, subscription string, incarnation bigint, topic string",
     )
-    named = taken.join(topics, ["project", "subscription", "incarnation"]).withColumn(
+    named = lifecycle_rows.join(topics, ["project", "subscription", "incarnation"]).withColumn(
         "log", f.concat_ws(".", f.lit("t"), "project", "topic", "storage")
     )
     ends = tables.end_frame(MESSAGES).withColumnRenamed("log_partition", "partition")
@@ -258,38 +275,38 @@ def _check_unknown(
     _report(
         "unknown message",
         unknown.withColumn("position", place),
-        lambda row: "It was delivered, and no such message is in the lake.",
+        lambda row: "It was delivered, but the lake has no message at this position.",
         findings,
         ids=ids,
     )
 
 
-def _check_swallowed(hops: DataFrame, findings: Findings) -> None:
-    """Report deliveries that the receiver took for a repetition of another message.
+def _check_swallowed(transitions: DataFrame, findings: Findings) -> None:
+    """Report deliveries that the receiver answered as a repetition of another message.
 
-    A receiver of our own names each message that it has by a receipt, and answers a repetition
-    with the receipt of the first time. A message that was answered as a repetition under the
-    receipt of another one did not arrive. The message id is compared too, because a channel that
-    was empty for long counts its receipts anew.
+    A channel, pool or pipeline answers each new message with a receipt, and a repetition with the
+    receipt of the first delivery. A message that was answered with the receipt of another message
+    did not arrive. The message id is compared too, because a channel that was empty for a long time
+    assigns its receipts again.
     """
     same = ["project", "endpoint", "message_id", "excerpt"]
-    arrived = hops.where("to_place = '-' and excerpt is not null and endpoint is not null").select(
-        *same, "subscription", *POSITION[2:], "incarnation", "position", "status"
-    )
+    arrived = transitions.where(
+        "to_place = '-' and excerpt is not null and endpoint is not null"
+    ).select(*same, "subscription", *POSITION[2:], "incarnation", "position", "status")
     repeated = arrived.where(f.col("status") == DUPLICATE)
-    journey = [*POSITION[1:], "incarnation"]
-    others = arrived.select(*same, *(f.col(name).alias(f"other_{name}") for name in journey))
-    differs = ~_every(f.col(name) == f.col(f"other_{name}") for name in journey)
+    message = [*POSITION[1:], "incarnation"]
+    others = arrived.select(*same, *(f.col(name).alias(f"other_{name}") for name in message))
+    differs = ~_all_of(f.col(name) == f.col(f"other_{name}") for name in message)
     swallowed = (
         repeated.join(others, same)
         .where(differs)
-        .dropDuplicates(_JOURNEY)
+        .dropDuplicates(_MESSAGE)
         .withColumn("id", f.col("message_id"))
     )
     _report(
         "swallowed",
         swallowed,
-        lambda row: f"{row.endpoint} took it for a repetition of another message with its id.",
+        lambda row: f"{row.endpoint} answered it as a repetition of another message with its id.",
         findings,
     )
 
@@ -331,81 +348,89 @@ def _numbered(place: str) -> dict[str, Column]:
     }
 
 
-def _check_unknown_origins(hops: DataFrame, findings: Findings) -> None:
+def _check_unknown_origins(transitions: DataFrame, findings: Findings) -> None:
     place = f.concat_ws("/", "project", "subscription", "generation", "shard", "from_place")
     _report(
         "unknown place",
-        hops.withColumn("position", place).withColumn("id", f.lit("")),
-        lambda row: f"Something was {row.kind} from here, and nothing ever came here.",
+        transitions.withColumn("position", place).withColumn("id", f.lit("")),
+        lambda row: f"A message was {row.kind} from this place, but no message entered it.",
         findings,
     )
 
 
 def _check_ends(
-    open_: DataFrame, live: Live | None, renew: Renew | None, findings: Findings
+    unfinished: DataFrame, live: Live | None, renew: Renew | None, findings: Findings
 ) -> None:
-    """What has no end has to be in the store, or to have ended since it was looked at."""
+    """Report messages without an end that the store does not have.
+
+    A message can move or end between the ingest and the look-up. So ingest again after a look-up
+    that does not find it, and look it up again if its place has changed by then.
+    """
     if live is None:
-        if count := open_.where("letter is null").count():
-            findings.note(f"{count:,} messages have not ended; the store was not asked for them.")
+        if count := unfinished.where("letter is null").count():
+            findings.note(
+                f"{count:,} messages have not ended. They were not looked up in the store."
+            )
         return
-    gone = _look(live, open_)
+    missing = _find_missing(live, unfinished)
     lost: list[Row] = []
-    for _ in range(_LOOKS_MAX):
-        if not gone or renew is None:
+    for _ in range(_LOOKUPS_MAX):
+        if not missing or renew is None:
             break
-        # All that happened to them before the look is in the lake from here on.
-        now = _still_open(renew(), live, gone)
-        before = {_journey(row): _place(row) for row in gone}
-        lost += [row for row in now if _place(row) == before[_journey(row)]]
-        gone = _missing(live, [row for row in now if _place(row) != before[_journey(row)]])
-    lost += gone
+        # The lake has all their transitions before the look-up from here on.
+        now = _open_by_now(renew(), live, missing)
+        before = {_message_key(row): _expected_place(row) for row in missing}
+        lost += [row for row in now if _expected_place(row) == before[_message_key(row)]]
+        missing = _not_found(
+            live, [row for row in now if _expected_place(row) != before[_message_key(row)]]
+        )
+    lost += missing
     findings.add(
         "lost",
         len(lost),
         [
-            _finding("lost", row, "It has no end, and is not in the store any more.")
+            _finding("lost", row, "It has no end in the lake, and the store does not have it.")
             for row in lost[:EXAMPLES_MAX]
         ],
     )
 
 
-def _look(live: Live, open_: DataFrame) -> list[Row]:
-    """Those that are not where they have to be."""
-    gone: list[Row] = []
+def _find_missing(live: Live, unfinished: DataFrame) -> list[Row]:
+    """Return the messages that are not in their expected places."""
+    missing: list[Row] = []
     batch: list[Row] = []
-    # A job for each partition: few, and none is too large to be held.
-    for row in open_.coalesce(_PARTITIONS).toLocalIterator():
+    # Spark runs one job per partition, so few; each must fit into memory.
+    for row in unfinished.coalesce(_LOOKUP_JOBS).toLocalIterator():
         batch.append(row)
-        if len(batch) == _AT_ONCE:
-            gone += _missing(live, batch)
+        if len(batch) == _LOOKUP_ROWS:
+            missing += _not_found(live, batch)
             batch = []
-    return gone + _missing(live, batch)
+    return missing + _not_found(live, batch)
 
 
-def _missing(live: Live, rows: Sequence[Row]) -> list[Row]:
-    found = live.messages([_owed_row(row) for row in rows])
+def _not_found(live: Live, rows: Sequence[Row]) -> list[Row]:
+    found = live.messages([_expected_message(row) for row in rows])
     return [row for row, there in zip(rows, found, strict=True) if not there]
 
 
-def _still_open(tables: AuditTables, live: Live, gone: Sequence[Row]) -> list[Row]:
-    """Those of some that have no end either in what is recorded by now, as they are by now."""
+def _open_by_now(tables: AuditTables, live: Live, missing: Sequence[Row]) -> list[Row]:
+    """Return those of the missing messages that have no end in newer tables, with new places."""
     schema = (
         "project string, subscription string, storage int, partition int, offset bigint,"
         " incarnation bigint"
     )
-    asked = tables.small(map(_journey, gone), schema)
-    taken = lifecycles(tables.frame(DELIVERIES)).join(asked, _JOURNEY)
-    owed = _owed(tables, _ranges(tables, live), taken)
-    return owed.join(asked, _JOURNEY).where(_OPEN).dropDuplicates(_JOURNEY).collect()
+    missing_keys = tables.small(map(_message_key, missing), schema)
+    lifecycle_rows = lifecycles(tables.frame(DELIVERIES)).join(missing_keys, _MESSAGE)
+    expected = _expected_messages(tables, _read_ranges(tables, live), lifecycle_rows)
+    return expected.join(missing_keys, _MESSAGE).where(_IS_OPEN).dropDuplicates(_MESSAGE).collect()
 
 
-def _journey(row: Row) -> tuple[object, ...]:
-    return tuple(row[name] for name in _JOURNEY)
+def _message_key(row: Row) -> tuple[object, ...]:
+    return tuple(row[name] for name in _MESSAGE)
 
 
-def _place(row: Row) -> str:
-    """Where it has to be, by its record."""
+def _expected_place(row: Row) -> str:
+    """Return the place of a message by its lifecycle, as in `ExpectedMessage.place`."""
     if row.letter is not None:
         return f"d{row.letter}"
     if row.retry is not None:
@@ -413,15 +438,15 @@ def _place(row: Row) -> str:
     return f"m{row.storage}.{row.partition}.{row.offset}"
 
 
-def _owed_row(row: Row) -> Owed:
-    # What was not taken is where its partition is read now.
-    taken = row.left is not None
-    return Owed(
+def _expected_message(row: Row) -> ExpectedMessage:
+    # A message that was not taken belongs to the shard that reads its partition now.
+    is_taken = row.left is not None
+    return ExpectedMessage(
         project=row.project,
         subscription=row.subscription,
-        generation=row.generation if taken else row.last_generation,
-        shard=row.shard if taken else row.last_shard,
-        place=_place(row),
+        generation=row.generation if is_taken else row.last_generation,
+        shard=row.shard if is_taken else row.last_shard,
+        place=_expected_place(row),
     )
 
 
@@ -451,13 +476,13 @@ def _finding(check: str, row: Row, text: str) -> Finding:
     )
 
 
-def _is(project: str, subscription: str) -> Column:
+def _is_subscription(project: str, subscription: str) -> Column:
     return (f.col("project") == project) & (f.col("subscription") == subscription)
 
 
-def _every(conditions: object) -> Column:
-    """All of them; true where there are none."""
+def _all_of(conditions: Iterable[Column]) -> Column:
+    """Return the conjunction of conditions; true for an empty list."""
     joined = f.lit(True)
-    for each in conditions:  # type: ignore[attr-defined]
+    for each in conditions:
         joined = joined & each
     return joined

@@ -32,7 +32,7 @@ class Findings(msgspec.Struct):
     examples: list[Finding] = msgspec.field(default_factory=list)
     #: Sentences on what was not checked, and why.
     notes: list[str] = msgspec.field(default_factory=list)
-    #: Number of checked things, by kind.
+    #: Number of checked messages, entries and transactions, by kind.
     checked: dict[str, int] = msgspec.field(default_factory=dict)
 
     @property
@@ -45,13 +45,13 @@ class Findings(msgspec.Struct):
         if not count:
             return
         self.counts[check] = self.counts.get(check, 0) + count
-        told = sum(each.check == check for each in self.examples)
-        self.examples += list(examples)[: EXAMPLES_MAX - told]
+        listed = sum(each.check == check for each in self.examples)
+        self.examples += list(examples)[: EXAMPLES_MAX - listed]
 
     def note(self, text: str) -> None:
         """Add a note."""
         self.notes.append(text)
 
-    def seen(self, what: str, count: int) -> None:
-        """Count checked things."""
-        self.checked[what] = self.checked.get(what, 0) + count
+    def seen(self, kind: str, count: int) -> None:
+        """Add to the number of checked messages, entries or transactions of a kind."""
+        self.checked[kind] = self.checked.get(kind, 0) + count

@@ -1,7 +1,7 @@
-"""What is alive: looked up in the store, and in the archive behind it.
+"""Look-ups of the audit in the store and the archive.
 
-The store is asked first. What leaves it is in the archive by then, so what is in neither of them,
-asked in this order, is nowhere.
+A caller looks up a transaction in the store first. The archiver deletes it there only after it is
+in the archive, so a transaction that neither look-up finds is lost.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ from waystation.transactions import names
 from waystation.transactions.head import Head, parse
 
 
-class Owed(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that a shard still has to deal with."""
+class ExpectedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message without an end in the lake, and the place where its shard must have it."""
 
     project: str
     subscription: str
     generation: int
     shard: int
-    #: `m<storage>.<partition>.<offset>` in its topic, `r<number>` in retry, `d<number>` dead.
+    #: `m<storage>.<partition>.<offset>`: in its topic; `r<number>`: in the retry queue;
+    #: `d<number>`: dead letter.
     place: str
 
     @property
-    def tag(self) -> str:
-        """What every key of its shard begins with."""
-        whose = f"{self.project}.{self.subscription}.{self.generation}.{self.shard}"
-        return f"{{s.{whose}}}:"
+    def key_prefix(self) -> str:
+        """Prefix of all store keys of the shard."""
+        shard = f"{self.project}.{self.subscription}.{self.generation}.{self.shard}"
+        return f"{{s.{shard}}}:"
 
 
 class DeduplicatedTopic(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,24 +55,24 @@ class DeduplicatedTopic(msgspec.Struct, frozen=True, kw_only=True):
 
     project: str
     topic: str
-    #: Numbers of its storage topics.
+    #: Numbers of the storage topics.
     storage: tuple[int, ...]
     window_ms: int
-    #: Since when it has this window; 0: since it was created.
+    #: Time at which the topic got this window; 0: when it was created.
     since_ms: int
 
 
 class Live:
-    """Store and archive of a station, for one thread; close it when done."""
+    """Connections to the store and the archive, for one thread. The caller closes them."""
 
     def __init__(self, url: str, archive: str = "") -> None:
-        """Open the store of a URL and its archive, a URL of PostgreSQL or a file; empty: none.
+        """Open the store of a URL, and the archive at a PostgreSQL URL or in a file; empty: none.
 
-        Only the archive that this data set was stamped with is read, and none is ever created:
-        ArchiveForeignError for another one, ArchiveUnavailableError where there is none.
+        Never create an archive. Raise ArchiveForeignError if it is not the archive that this data
+        set names, and ArchiveUnavailableError if it cannot be opened.
         """
         self._logs = LogReader(url, follows_time=_has_time_machine(url))
-        #: As they were when somebody asked first; what comes later is no part of this audit.
+        #: Number of partitions by log, read once so that the whole audit uses the same.
         self._partitions: dict[str, int] | None = None
         try:
             self._archive = _open_archive(self._logs, archive) if archive else None
@@ -91,22 +92,22 @@ class Live:
         self.close()
 
     def close(self) -> None:
-        """Hangs up."""
+        """Close the connections."""
         self._logs.close()
         if self._archive is not None:
             self._archive.close()
 
     @property
     def has_archive(self) -> bool:
-        """Whether there is an archive to look into."""
+        """Whether the data set has an archive and the caller has named it."""
         return self._archive is not None
 
     def dataset(self) -> str:
-        """The data set that is in the store."""
+        """Return the id of the data set in the store."""
         return self._logs.dataset()
 
     def partitions(self) -> set[tuple[str, int, str]]:
-        """Partitions of logs that are recorded, each with the table that has all its entries."""
+        """Return the partitions of all logs that history ingests, with the name of their table."""
         return {
             (log, partition, decoder.table.name)
             for log, partitions in self._logs.names().items()
@@ -115,7 +116,7 @@ class Live:
         }
 
     def unrecorded(self) -> dict[tuple[str, int], int]:
-        """Partitions of record logs that do not have all facts, and how many they lack."""
+        """Return how many events settings withheld from record logs, by partition."""
         states = self._logs.states((log, partition) for log, partition, _ in self.partitions())
         return {key: state.unrecorded for key, state in states.items() if state.unrecorded}
 
@@ -129,7 +130,7 @@ class Live:
         return self._logs.holes(sorted((log, number) for log, number, _ in self.partitions()))
 
     def message_id(self, span: OffsetRange) -> str:
-        """The id of a message of a topic, if it is still there."""
+        """Return the id of a message of a topic; empty if the topic does not have it."""
         block = next(self._logs.blocks(span, on_gap="count"), None)
         if block is None or isinstance(block, Gap):
             return ""
@@ -138,46 +139,46 @@ class Live:
         except ValueError:
             return ""
 
-    def count(self, log: str) -> int:
-        """How many partitions a log has; 0 if it is not there."""
+    def partition_count(self, log: str) -> int:
+        """Return the number of partitions of a log; 0 if it does not exist."""
         if self._partitions is None:
             self._partitions = self._logs.names()
         return self._partitions.get(log, 0)
 
-    def has_left(self, project: str, subscription: str, generation: int) -> bool:
-        """Whether a subscription was deleted: its record log takes nothing more, or is gone."""
+    def is_deleted(self, project: str, subscription: str, generation: int) -> bool:
+        """Return whether a subscription was deleted: its record log is sealed or does not exist."""
         log = f"s.{project}.{subscription}.{generation}"
-        states = self._logs.states((log, shard) for shard in range(self.count(log)))
+        states = self._logs.states((log, shard) for shard in range(self.partition_count(log)))
         return any(state.sealed is not None for state in states.values()) or not states
 
-    def messages(self, owed: Sequence[Owed]) -> list[bool]:
-        """Whether each is where it has to be; in its topic: and not acknowledged."""
+    def messages(self, expected: Sequence[ExpectedMessage]) -> list[bool]:
+        """Return whether each message is in its place, and not acknowledged if that is a topic."""
         commands: list[tuple[str, ...]] = []
-        for each in owed:
+        for each in expected:
             number = each.place[1:]
             if each.place.startswith("m"):
                 at, _, offset = number.rpartition(".")
-                commands.append(("HGET", f"{each.tag}pos", at))
-                commands.append(("ZSCORE", f"{each.tag}acks:{at}", offset))
-                commands.append(("EXISTS", f"{each.tag}head"))
+                commands.append(("HGET", f"{each.key_prefix}pos", at))
+                commands.append(("ZSCORE", f"{each.key_prefix}acks:{at}", offset))
+                commands.append(("EXISTS", f"{each.key_prefix}head"))
             else:
                 queue = "retry" if each.place.startswith("r") else "dead"
-                commands.append(("HEXISTS", f"{each.tag}{queue}", number))
+                commands.append(("HEXISTS", f"{each.key_prefix}{queue}", number))
         replies = iter(self._logs.replies(commands))
         return [
-            _waits(each, next(replies), next(replies), next(replies))
+            _is_pending(each, next(replies), next(replies), next(replies))
             if each.place.startswith("m")
             else bool(next(replies))
-            for each in owed
+            for each in expected
         ]
 
     def channel_messages(
         self, wanted: Mapping[tuple[str, str], Sequence[int]]
     ) -> dict[tuple[str, str], FoundMessages]:
-        """Return which messages channels have, by (project, channel) and clocks."""
+        """Look up messages of channels, by (project, channel) and clock."""
 
         async def search(store: Store) -> list[FoundMessages]:
-            calls = (find_messages(store, *whose, clocks) for whose, clocks in wanted.items())
+            calls = (find_messages(store, *channel, clocks) for channel, clocks in wanted.items())
             return await asyncio.gather(*calls)
 
         return dict(zip(wanted, self._logs.use(search), strict=True))
@@ -185,7 +186,7 @@ class Live:
     def pool_messages(
         self, wanted: Mapping[tuple[str, str, str], Sequence[int]]
     ) -> dict[tuple[str, str, str], FoundLetters]:
-        """Return where messages of pools are, by (project, pool, recipient key) and numbers."""
+        """Look up the places of pool messages, by (project, pool, recipient key) and number."""
 
         async def search(store: Store) -> list[FoundLetters]:
             mail = Mail(store)
@@ -198,16 +199,16 @@ class Live:
         return dict(zip(wanted, self._logs.use(search), strict=True))
 
     def heads(self, ids: Sequence[str]) -> dict[str, Head]:
-        """Transactions that are in the store."""
+        """Return the heads of the transactions that are in the store, by id."""
         found = self._logs.fields([names.state(each) for each in ids], "head")
         return {each: parse(line) for each, line in zip(ids, found, strict=True) if line}
 
     def archived(self, ids: Sequence[str]) -> dict[str, ArchivedState]:
-        """Transactions that are in the archive."""
+        """Return the states of the transactions that are in the archive, by id."""
         return self._archive.get(ids) if self._archive is not None else {}
 
     def deduplicated(self) -> list[DeduplicatedTopic]:
-        """Return the topics whose ids count, as their definitions in the store say."""
+        """Return the topics whose definitions in the store have a deduplication window."""
         places = {
             (place.project, place.topic)
             for log, _, _ in self.partitions()
@@ -219,7 +220,7 @@ class Live:
             try:
                 topic = decode_topic(body) if body is not None else None
             except (msgspec.MsgspecError, UnicodeDecodeError):
-                continue  # Of another release; ingest leaves its log out and says so.
+                continue  # Written by another release. Ingest skips this log, too, with a warning.
             if topic is not None and topic.options.dedup_seconds:
                 found.append(
                     DeduplicatedTopic(
@@ -271,10 +272,12 @@ def _open_archive(logs: LogReader, place: str) -> ArchiveScan | None:
     return archive
 
 
-def _waits(owed: Owed, position: bytes | None, acknowledged: object, shard: int) -> bool:
-    """Whether a message is still to be taken from its topic.
+def _is_pending(
+    message: ExpectedMessage, position: bytes | None, acknowledged: object, has_shard: int
+) -> bool:
+    """Return whether a shard has not taken a message from its topic yet.
 
-    A partition that its shard has not come to yet has no position.
+    A partition that the shard has not read yet has no position.
     """
-    offset = int(owed.place.rpartition(".")[2])
-    return bool(shard) and int(position or 0) <= offset and acknowledged is None
+    offset = int(message.place.rpartition(".")[2])
+    return bool(has_shard) and int(position or 0) <= offset and acknowledged is None

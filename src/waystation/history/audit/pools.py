@@ -19,15 +19,16 @@ from waystation.history.audit.snapshot import AuditTables
 from waystation.history.lake.schema import POOLS
 
 #: Messages that are searched at a time, in all pools and of one recipient key.
-_AT_ONCE, _OF_KEY = 10_000, 500
-_PARTITIONS = 8
-#: Searches for a message that was elsewhere by then: it can be pending, dead, and then gone.
+_LOOKUP_ROWS, _KEY_ROWS = 10_000, 500
+_LOOKUP_JOBS = 8
+#: Searches for a message that moves between an ingest and the search after it: it can be
+#: pending, then a dead letter, and then deleted.
 _SEARCHES_MAX = 3
 _LOG = ["log", "log_partition"]
 _POOL = ["project", "pool"]
 _MESSAGE = [*_POOL, "number"]
 #: Place of an event in its log. An entry of a record log has at most 1,000 events.
-_AT = "log_offset * 1024 + item"
+_EVENT_ORDER = "log_offset * 1024 + item"
 _ENDS = "('acknowledged', 'popped', 'purged', 'dropped', 'redriven')"
 _SETTLED = "('acknowledged', 'popped', 'dead')"
 
@@ -55,7 +56,7 @@ def check_pools(
 
 def _events(tables: AuditTables) -> DataFrame:
     """Return the events of logs of which all events were recorded."""
-    rows = tables.frame(POOLS).where("kind is not null").withColumn("at", f.expr(_AT))
+    rows = tables.frame(POOLS).where("kind is not null").withColumn("at", f.expr(_EVENT_ORDER))
     if not tables.unrecorded:
         return rows
     logs = tables.small(tables.unrecorded, "log string, log_partition int")
@@ -139,13 +140,13 @@ def _check_twice(messages: DataFrame, findings: Findings) -> None:
 
 def _check_order(tables: AuditTables, messages: DataFrame, findings: Findings) -> None:
     """Report messages that were taken or popped after a later message of their recipient key."""
-    line = Window.partitionBy(*_POOL, "recipient_key").orderBy("at")
+    by_key = Window.partitionBy(*_POOL, "recipient_key").orderBy("at")
     overtaken = (
         _events(tables)
         .where("kind in ('taken', 'popped') and number > 0")
         .withColumn(
             "later",
-            f.max("number").over(line.rowsBetween(Window.unboundedPreceding, -1)),
+            f.max("number").over(by_key.rowsBetween(Window.unboundedPreceding, -1)),
         )
         .where("number < later")
         .groupBy(*_MESSAGE)
@@ -167,15 +168,15 @@ def _check_open(
     messages: DataFrame, live: Live | None, renew: Renew | None, findings: Findings
 ) -> None:
     """Report messages without an end that are not in their pool."""
-    open_ = messages.where("place is not null")
+    unfinished = messages.where("place is not null")
     if live is None:
-        if count := open_.count():
+        if count := unfinished.count():
             findings.note(
-                f"{count:,} messages of pools have no end; the store was not asked for them."
+                f"{count:,} messages of pools have no end. They were not looked up in the store."
             )
         return
     unsure: Counter[str] = Counter()
-    missing, lost = _missing(live, open_), list[Row]()
+    missing, lost = _missing(live, unfinished), list[Row]()
     for _ in range(_SEARCHES_MAX):
         if not missing or renew is None:
             break
@@ -209,13 +210,13 @@ def _check_open(
     )
 
 
-def _missing(live: Live, open_: DataFrame) -> list[tuple[Row, int]]:
+def _missing(live: Live, unfinished: DataFrame) -> list[tuple[Row, int]]:
     """Return the messages that are not where they must be, as `_search` does."""
     missing: list[tuple[Row, int]] = []
     batch: list[Row] = []
-    for row in open_.coalesce(_PARTITIONS).toLocalIterator():
+    for row in unfinished.coalesce(_LOOKUP_JOBS).toLocalIterator():
         batch.append(row)
-        if len(batch) == _AT_ONCE:
+        if len(batch) == _LOOKUP_ROWS:
             missing += _search(live, batch)
             batch = []
     return missing + _search(live, batch)
@@ -231,20 +232,20 @@ def _search(live: Live, rows: Sequence[Row]) -> list[tuple[Row, int]]:
         by_key[row.project, row.pool, row.recipient_key].append(row)
     missing: list[tuple[Row, int]] = []
     while by_key:
-        part = {whose: some[:_OF_KEY] for whose, some in by_key.items()}
+        chunk = {recipient: some[:_KEY_ROWS] for recipient, some in by_key.items()}
         found = live.pool_messages(
-            {whose: [row.number for row in some] for whose, some in part.items()}
+            {recipient: [row.number for row in some] for recipient, some in chunk.items()}
         )
-        for whose, some in part.items():
-            reply = found[whose]
+        for recipient, some in chunk.items():
+            reply = found[recipient]
             missing += [
                 (row, reply.withheld)
                 for row, place in zip(some, reply.places, strict=True)
                 if place != row.place
             ]
-            by_key[whose] = by_key[whose][_OF_KEY:]
-            if not by_key[whose]:
-                del by_key[whose]
+            by_key[recipient] = by_key[recipient][_KEY_ROWS:]
+            if not by_key[recipient]:
+                del by_key[recipient]
     return missing
 
 

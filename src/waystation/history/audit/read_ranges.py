@@ -26,8 +26,8 @@ _ENDLESS = (1 << 63) - 1
 
 #: Project, subscription, incarnation.
 _Incarnation = tuple[str, str, int]
-#: Storage topic and partition.
-_At = tuple[int, int]
+#: Numbers of a storage topic and of its partition.
+_Partition = tuple[int, int]
 
 
 class ReadRange(msgspec.Struct, frozen=True):
@@ -35,12 +35,12 @@ class ReadRange(msgspec.Struct, frozen=True):
 
     project: str
     subscription: str
-    #: Empty if the record log does not name it.
+    #: Empty if the record log does not name the topic.
     topic: str
     storage: int
     partition: int
     incarnation: int
-    #: Whether the incarnation still reads: it is the newest one, and was not deleted.
+    #: Whether the incarnation still reads, because it is the newest one and was not deleted.
     lasts: bool
     #: Whether the subscription was deleted, with all its messages.
     deleted: bool
@@ -52,14 +52,14 @@ class ReadRange(msgspec.Struct, frozen=True):
     last_shard: int
 
     @property
-    def whose(self) -> tuple[str, str]:
-        """Project and subscription."""
+    def subscription_id(self) -> tuple[str, str]:
+        """Project and name of the subscription."""
         return self.project, self.subscription
 
     @property
     def key(self) -> tuple[str, str, int, int, int]:
         """Incarnation and partition."""
-        return *self.whose, self.incarnation, self.storage, self.partition
+        return *self.subscription_id, self.incarnation, self.storage, self.partition
 
 
 def read_ranges(tables: AuditTables, live: Live | None) -> list[ReadRange]:
@@ -70,20 +70,20 @@ def read_ranges(tables: AuditTables, live: Live | None) -> list[ReadRange]:
         key = (row.project, row.subscription, row.incarnation)
         by_incarnation.setdefault(key, []).append(row)
     # Another subscription of the same name has another generation, and may have another topic.
-    topics = {(*_whose(row), row.generation): row.topic for row in rows if row.topic}
+    topics = {(*_subscription_id(row), row.generation): row.topic for row in rows if row.topic}
     ranges: list[ReadRange] = []
     for key, some in by_incarnation.items():
-        topic = topics.get((*_whose(some[-1]), some[-1].generation), "")
-        ranges += _ranges_of(tables, live, key, topic, some)
+        topic = topics.get((*_subscription_id(some[-1]), some[-1].generation), "")
+        ranges += _ranges_of_incarnation(tables, live, key, topic, some)
     return _with_ends(tables, live, ranges)
 
 
-def _ranges_of(
+def _ranges_of_incarnation(
     tables: AuditTables, live: Live | None, key: _Incarnation, topic: str, rows: list[Row]
 ) -> Iterable[ReadRange]:
     project, subscription, incarnation = key
     generation = rows[-1].generation
-    begins: dict[_At, int] = {}
+    begins: dict[_Partition, int] = {}
     for row in rows:
         at = row.storage, row.partition
         begins[at] = min(begins.get(at, row.to), row.to)
@@ -119,31 +119,33 @@ def _shard(live: Live | None, log: str, partition: int, row: Row) -> int:
     """
     if live is None:
         return 0
-    partitions = live.count(log)
-    shards = live.count(f"s.{row.project}.{row.subscription}.{row.generation}")
+    partitions = live.partition_count(log)
+    shards = live.partition_count(f"s.{row.project}.{row.subscription}.{row.generation}")
     return shard_of_partition(partition, partitions, shards) if partitions and shards else 0
 
 
 def _with_ends(tables: AuditTables, live: Live | None, ranges: list[ReadRange]) -> list[ReadRange]:
-    """Return the same ranges, with the ends of incarnations that ended."""
+    """Return the ranges, where those of ended incarnations end behind the last message taken."""
     newest: dict[tuple[object, ...], int] = {}
     for each in ranges:
-        place = (*each.whose, each.topic, each.storage, each.partition)
+        place = (*each.subscription_id, each.topic, each.storage, each.partition)
         newest[place] = max(newest.get(place, 0), each.incarnation)
-    generations = {(*each.whose, each.last_generation) for each in ranges}
-    gone = {each for each in generations if live is not None and live.has_left(*each)}
-    marked: list[ReadRange] = []
+    generations = {(*each.subscription_id, each.last_generation) for each in ranges}
+    deleted_generations = {
+        each for each in generations if live is not None and live.is_deleted(*each)
+    }
+    classified: list[ReadRange] = []
     for each in ranges:
-        place = (*each.whose, each.topic, each.storage, each.partition)
-        deleted = (*each.whose, each.last_generation) in gone
+        place = (*each.subscription_id, each.topic, each.storage, each.partition)
+        deleted = (*each.subscription_id, each.last_generation) in deleted_generations
         lasts = newest[place] == each.incarnation and not deleted
-        marked.append(msgspec.structs.replace(each, lasts=lasts, deleted=deleted))
-    if all(each.lasts for each in marked):
-        return marked
+        classified.append(msgspec.structs.replace(each, lasts=lasts, deleted=deleted))
+    if all(each.lasts for each in classified):
+        return classified
     taken = _taken(tables)
     return [
         each if each.lasts else msgspec.structs.replace(each, upto=taken.get(each.key, 0))
-        for each in marked
+        for each in classified
     ]
 
 
@@ -158,5 +160,5 @@ def _taken(tables: AuditTables) -> dict[tuple[str, str, int, int, int], int]:
     return {tuple(row)[:5]: row.last + 1 for row in rows.collect()}
 
 
-def _whose(row: Row) -> tuple[str, str]:
+def _subscription_id(row: Row) -> tuple[str, str]:
     return row.project, row.subscription

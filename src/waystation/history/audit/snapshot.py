@@ -30,7 +30,7 @@ from waystation.logs.operations import LOG as OPERATIONS_LOG
 
 #: Tables that have rows of every entry of their logs.
 WHOLE = (MESSAGES, TRANSACTIONS, DELIVERIES, CHANNELS, POOLS, WEBHOOK_ATTEMPTS, OPERATIONS)
-#: Cause of ranges whose rows are in the lake, and whose entries a restored store lost.
+#: Cause of ranges that the lake has and a restored store lost.
 LOST: Final = "lost"
 #: Cause of gaps that are findings: entries are missing from their log.
 DAMAGED = "damaged"
@@ -57,7 +57,7 @@ class AuditTables:
         self._frames = {
             spec.name: spark.table(f"waystation.{spec.name}") for spec in (*BASE, STEPS)
         }
-        # Without the rows of the view that are in `deliveries`.
+        # The view also has rows of `deliveries`, which the checks of subscriptions cover.
         own = self._frames[OPERATIONS.name].where(f.col("log") == OPERATIONS_LOG)
         self._frames[OPERATIONS.name] = own
         self.dataset = dataset or self._newest()
@@ -75,8 +75,8 @@ class AuditTables:
         self.lost = self._read_lost()
         #: Partitions of record logs that lack events which settings withheld.
         self.unrecorded = frozenset(unrecorded)
-        #: Partitions whose first rows were deleted because of their age. The rows that are left are
-        #: consecutive, so they can be checked.
+        #: Partitions that lack their first rows, which were deleted because of their age. The other
+        #: rows are consecutive, so that they can be checked.
         self.expired = {(gap.log, gap.partition) for gap in self.gaps if gap.cause == EXPIRED}
         #: Partitions that lack rows between others.
         self.broken = unrecorded | {
@@ -98,7 +98,7 @@ class AuditTables:
         """Return the live rows of a table or view."""
         return self._frames[spec.name].where(f.col("dataset") == self.dataset)
 
-    def mark(self, spec: TableSchema, log: str, partition: int) -> int:
+    def committed_offset(self, spec: TableSchema, log: str, partition: int) -> int:
         """Return the committed offset of a table in a partition."""
         if spec.name not in self._snapshot:
             return 0
@@ -109,13 +109,15 @@ class AuditTables:
         if spec.name not in self._ends:
             logs = self.frame(spec).select("log", "log_partition").distinct().collect()
             self._ends[spec.name] = {
-                (row.log, row.log_partition): self.mark(spec, row.log, row.log_partition)
+                (row.log, row.log_partition): self.committed_offset(
+                    spec, row.log, row.log_partition
+                )
                 for row in logs
             }
         return self._ends[spec.name]
 
     def end_frame(self, spec: TableSchema) -> DataFrame:
-        """Return the same for a join."""
+        """Return the committed offsets of `ends` for a join."""
         rows = [(*key, end) for key, end in self.ends(spec).items()]
         return self.small(rows, "log string, log_partition int, end bigint")
 

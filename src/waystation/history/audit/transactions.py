@@ -1,4 +1,4 @@
-"""Checks of transactions: each starts once, and ends once or is alive; ended ones are archived."""
+"""Checks of transactions: each starts once, ends once or is still open, and is then archived."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from waystation.transactions.states import Status
 _AFTER = ("notified", "lifted")
 _STATUSES = [each.value for each in Status]
 #: Transactions of one look-up.
-_AT_ONCE = 5_000
-_PARTITIONS = 8
+_LOOKUP_ROWS = 5_000
+_LOOKUP_JOBS = 8
 _CELL_LOG = "tx"
 _BEHIND_MS = 1_000
 
@@ -39,15 +39,15 @@ def check_transactions(
         findings.note("Transactions: nothing recorded.")
         return
     _note_unrecorded(tables, findings)
-    lives = _lives(tables).persist()
+    summaries = _summaries(tables).persist()
     try:
-        _check_counts(tables, lives, findings)
+        _check_counts(tables, summaries, findings)
         _check_versions(tables, findings)
-        _check_steps(tables, lives, findings)
-        _check_open(lives, live, renew, findings)
-        _check_archive(tables, lives, live, findings, archived_before_ms)
+        _check_steps(tables, summaries, findings)
+        _check_open(summaries, live, renew, findings)
+        _check_archive(tables, summaries, live, findings, archived_before_ms)
     finally:
-        lives.unpersist()
+        summaries.unpersist()
 
 
 def _changes(tables: AuditTables) -> DataFrame:
@@ -63,7 +63,7 @@ def _broken(tables: AuditTables) -> list[int]:
 
 
 def _expired_cells(tables: AuditTables) -> list[int]:
-    """Return the cells whose first rows were deleted because of their age."""
+    """Return the cells that lack their first rows, which were deleted because of their age."""
     return sorted(partition for log, partition in tables.expired if log == _CELL_LOG)
 
 
@@ -79,7 +79,7 @@ def _note_unrecorded(tables: AuditTables, findings: Findings) -> None:
         )
 
 
-def _lives(tables: AuditTables) -> DataFrame:
+def _summaries(tables: AuditTables) -> DataFrame:
     """Return a row for each transaction."""
     is_end = f.col("status").isNotNull() & ~f.col("kind").isin(*_AFTER)
     status = f.array_position(f.array(*map(f.lit, _STATUSES)), f.col("status"))
@@ -98,53 +98,63 @@ def _lives(tables: AuditTables) -> DataFrame:
     )
 
 
-def _check_counts(tables: AuditTables, lives: DataFrame, findings: Findings) -> None:
+def _check_counts(tables: AuditTables, summaries: DataFrame, findings: Findings) -> None:
     no_start = "started = 0"
     if cells := _expired_cells(tables):
         # The start can be in rows that were deleted because of their age.
         no_start += f" and log_partition not in ({', '.join(map(str, cells))})"
     checks = (
         ("started twice", "started > 1", "It was started more than once."),
-        ("no start", no_start, "It has changes, and was never started."),
+        ("no start", no_start, "It has changes, but the lake has no start of it."),
         ("ended twice", "ended > 1", "It has ended more than once."),
     )
-    counted = lives.selectExpr("count(*)", *(f"count_if({wrong})" for _, wrong, _ in checks))
+    counted = summaries.selectExpr("count(*)", *(f"count_if({wrong})" for _, wrong, _ in checks))
     (counts,) = counted.collect()
     findings.seen("transactions", counts[0])
     for number, (check, wrong, text) in enumerate(checks, 1):
         if counts[number]:
-            _report(check, lives.where(wrong), text, findings)
+            _report(check, summaries.where(wrong), text, findings)
 
 
 def _check_versions(tables: AuditTables, findings: Findings) -> None:
     in_order = Window.partitionBy("transaction_id").orderBy("log_offset", "item")
-    fell = (
+    decreased = (
         _changes(tables)
         .withColumn("before", f.lag("version").over(in_order))
         .where("version < before")
     )
-    _report("version fell", fell, "A change has a lower version than the one before.", findings)
+    _report(
+        "version fell",
+        decreased,
+        "A change has a lower version than the change before it.",
+        findings,
+    )
 
 
-def _check_steps(tables: AuditTables, lives: DataFrame, findings: Findings) -> None:
+def _check_steps(tables: AuditTables, summaries: DataFrame, findings: Findings) -> None:
     unsure = [*_broken(tables), *_expired_cells(tables)]
     steps = tables.frame(STEPS).where(~f.col("log_partition").isin(unsure or [-1]))
-    started = lives.where("started > 0").select("transaction_id")
+    started = summaries.where("started > 0").select("transaction_id")
     orphans = steps.join(started, "transaction_id", "anti")
-    _report("unknown transaction", orphans, "A step of it ran, and it never started.", findings)
+    _report(
+        "unknown transaction",
+        orphans,
+        "A step of it ran, but the lake has no start of it.",
+        findings,
+    )
 
 
 def _check_open(
-    lives: DataFrame, live: Live | None, renew: Renew | None, findings: Findings
+    summaries: DataFrame, live: Live | None, renew: Renew | None, findings: Findings
 ) -> None:
-    unfinished = lives.where("started > 0 and ended = 0")
+    unfinished = summaries.where("started > 0 and ended = 0")
     if live is None:
         if count := unfinished.count():
             findings.note(
-                f"{count:,} transactions have not ended; the store was not asked for them."
+                f"{count:,} transactions have not ended. They were not looked up in the store."
             )
         return
-    gone: dict[str, tuple[Row, str]] = {}
+    unexplained: dict[str, tuple[Row, str]] = {}
     for rows in _batches(unfinished):
         ids = [row.transaction_id for row in rows]
         heads = live.heads(ids)
@@ -153,41 +163,41 @@ def _check_open(
             key = row.transaction_id
             if key in heads:
                 status = heads[key].status
-                told = f"It has ended in the store as {status}, and history does not know."
+                problem = f"It ended in the store as {status}, but the lake has no end of it."
                 if status is None:
                     continue
             elif key in archived:
-                told = "It has ended in the archive, and history does not know."
+                problem = "It ended in the archive, but the lake has no end of it."
                 if not archived[key].completed_ms:
                     continue
             else:
-                told = "It has no end, and is neither in the store nor in the archive."
-            gone[key] = row, told
-    if gone and renew is not None:
+                problem = "It has no end, and neither the store nor the archive has it."
+            unexplained[key] = row, problem
+    if unexplained and renew is not None:
         later = renew()
-        asked = later.small(((key,) for key in gone), "transaction_id string")
-        for row in _lives(later).where("ended > 0").join(asked, "transaction_id").collect():
-            del gone[row.transaction_id]
+        keys = later.small(((key,) for key in unexplained), "transaction_id string")
+        for row in _summaries(later).where("ended > 0").join(keys, "transaction_id").collect():
+            del unexplained[row.transaction_id]
     findings.add(
         "lost",
-        len(gone),
-        [_finding("lost", row, text) for row, text in list(gone.values())[:EXAMPLES_MAX]],
+        len(unexplained),
+        [_finding("lost", row, text) for row, text in list(unexplained.values())[:EXAMPLES_MAX]],
     )
 
 
 def _check_archive(
     tables: AuditTables,
-    lives: DataFrame,
+    summaries: DataFrame,
     live: Live | None,
     findings: Findings,
     archived_before_ms: int,
 ) -> None:
     """Report transactions that ended long ago and are not in the archive as they ended."""
     if live is None or not live.has_archive:
-        findings.note("The archive was not looked into.")
+        findings.note("The archive was not checked.")
         return
     late, wrong, wrong_rows = 0, 0, list[Finding]()
-    ended = lives.where(f.col("ended") == 1).where(f.col("ended_ms") < archived_before_ms)
+    ended = summaries.where(f.col("ended") == 1).where(f.col("ended_ms") < archived_before_ms)
     # The deletion of an older transaction from the archive may have been deleted from the lake.
     ended = ended.where(f.col("ended_ms") >= tables.kept_from_ms)
     if tables.has(OPERATIONS):
@@ -204,7 +214,7 @@ def _check_archive(
         wrong_rows += [_archive_finding(row, live) for row in examples]
     findings.add("archive", wrong, wrong_rows)
     if late:
-        findings.note(f"{late:,} transactions that have ended wait in the store for archiving.")
+        findings.note(f"{late:,} ended transactions wait in the store for archiving.")
 
 
 def _not_archived(rows: Sequence[Row], live: Live) -> list[Row]:
@@ -220,13 +230,15 @@ def _not_archived(rows: Sequence[Row], live: Live) -> list[Row]:
 
 def _archive_finding(row: Row, live: Live) -> Finding:
     found = live.archived([row.transaction_id]).get(row.transaction_id)
-    told = (
+    archived = (
         "is not in the archive"
         if found is None
         else f"is {found.status} there, in version {found.version}"
     )
     at = datetime.fromtimestamp(row.ended_ms / 1000, UTC).isoformat(timespec="seconds")
-    text = f"It ended at {at} as {_STATUSES[row.status - 1]}, version {row.version}, and {told}."
+    text = (
+        f"It ended at {at} as {_STATUSES[row.status - 1]}, version {row.version}, and {archived}."
+    )
     return _finding("archive", row, text)
 
 
@@ -250,9 +262,9 @@ def _erased(tables: AuditTables) -> DataFrame:
 def _batches(rows: DataFrame) -> Iterator[list[Row]]:
     batch: list[Row] = []
     # Spark runs one job per partition, so few; each must fit into memory.
-    for row in rows.coalesce(_PARTITIONS).toLocalIterator():
+    for row in rows.coalesce(_LOOKUP_JOBS).toLocalIterator():
         batch.append(row)
-        if len(batch) == _AT_ONCE:
+        if len(batch) == _LOOKUP_ROWS:
             yield batch
             batch = []
     if batch:

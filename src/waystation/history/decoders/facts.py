@@ -51,6 +51,6 @@ def decode_entries(
 def moment(ms: int) -> int:
     """Return a time of the store in microseconds, as Arrow stores it.
 
-    Arrow would take a datetime apart again.
+    Arrow would have to convert a datetime back to this number.
     """
     return ms * 1000

@@ -1,7 +1,7 @@
 """Rows of the table `messages`, from the logs of topics.
 
-No Python runs per row (`envelopes.py`). A payload that is no envelope becomes a malformed row with
-its bytes in `payload`.
+No Python runs per row (`envelopes.py`). A payload that is not a valid envelope becomes a malformed
+row with its bytes in `payload`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def kept(batch: pa.RecordBatch, recording: RedactionPolicy) -> pa.RecordBatch:
     """Return messages with redacted payloads. `size` stays that of the whole payload."""
     malformed = batch.column("malformed").to_pylist()
     payloads = [
-        # A payload that is no envelope may have a withheld value anywhere.
+        # An invalid envelope may have a withheld value anywhere.
         recording.keep_opaque(payload) if bad else recording.keep_json(payload)
         for payload, bad in zip(batch.column("payload").to_pylist(), malformed, strict=True)
     ]

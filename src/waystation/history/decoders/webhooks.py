@@ -1,7 +1,7 @@
 """Rows of the table `webhook_attempts`, from the record log of webhook attempts.
 
-An entry has the attempts of all lanes that were settled at once. Each attempt becomes a row. An
-entry that cannot be decoded becomes a malformed row with its bytes in `excerpt`.
+An entry has the attempts that one call settled, of all outbox queues. Each attempt becomes a row.
+An entry that cannot be decoded becomes a malformed row with its bytes in `excerpt`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _attempts(payload: bytes) -> Iterator[Row]:
 
 
 def _endpoint(lane: str) -> Row:
-    """Return project, channel and endpoint of a lane: a webhook's, or a receiver's of replies."""
+    """Return the endpoint of an outbox queue: a webhook of a channel, or a receiver of replies."""
     if found := channel_of_lane(lane):
         return {"project": found[0], "channel": found[1], "endpoint": endpoint_of(lane)}
     name = receiver_of_lane(lane)

@@ -136,7 +136,7 @@ class IngestJob:
                 " other way: see WAYSTATION_STORE_URL and WAYSTATION_STORE_URL_FILE.",
             )
         if not dataset:
-            return progress  # No station has ever used this store.
+            return progress  # No server has used this store yet.
         with LogReader(self.store.resolve(), dataset=dataset, damage=self._damage) as logs:
             self._notice_change(logs, dataset)
             # A clock that is years ahead must not delete rows, so the earlier one counts.
@@ -357,7 +357,7 @@ def _cores(spark: SparkSession) -> int:
     try:
         return spark.sparkContext.defaultParallelism
     except Exception:
-        return os.cpu_count() or 1  # A session of Spark Connect does not tell.
+        return os.cpu_count() or 1  # A session of Spark Connect does not report its cores.
 
 
 def _commit(

@@ -33,7 +33,7 @@ _log = logger("history")
 class IngestOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of an ingest."""
 
-    #: What a full log with entries that history has not read does.
+    #: Behaviour of a full log that has entries which history has not read.
     full: WhenFull = "drop_and_count"
     #: Entries of a micro-batch. A crash repeats at most these.
     batch_rows: int = 4_000_000
@@ -92,7 +92,7 @@ def plan_batch(
     packed = pack_ranges(ranges, rows=options.task_rows, tasks_max=options.tasks_max)
     tasks: list[list[OffsetRange | Gap]] = [list(each) for each in packed]
     if gaps:
-        # They take no time, so one task has all of them.
+        # One task records all gaps, because it reads nothing for them.
         tasks[:1] = [[*gaps, *(tasks[0] if tasks else ())]]
     return BatchPlan(
         tasks,

@@ -96,7 +96,7 @@ def mark_lost(lake: Lake, dataset: str, divergence: Divergence) -> int:
     if table.offset(key) != divergence.committed:
         raise HistoryBusyError(
             f"Another ingest committed to {divergence.table.name} in the meantime.",
-            hint="Nothing was written. Run the command again; it continues from that commit.",
+            hint="No rows were written. Run the command again; it continues from that commit.",
         )
     lost = OffsetRange(log, partition, start, max(start, divergence.committed.offset))
     rows: int = table.rows(dataset, lost, ["log_offset"]).num_rows
@@ -126,7 +126,7 @@ def _differs(logs: LogReader, key: str, state: LogState, committed: TableOffset)
     if state.end < committed.offset:
         return True
     if not committed.fingerprint or committed.offset - 1 < state.first:
-        return False  # Nothing to compare with, and no offset that the store could assign again.
+        return False  # No entry to compare, and the store cannot assign these offsets again.
     found = logs.fingerprint_before(OffsetRange(*parse_key(key), 0, committed.offset))
     return found not in (0, committed.fingerprint)
 

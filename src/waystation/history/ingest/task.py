@@ -84,7 +84,7 @@ class TaskResult(msgspec.Struct, frozen=True):
 
     receipts: list[RangeReceipt] = []
     files: dict[str, list[WrittenFile]] = {}
-    #: Why the lake could not be written; empty if it could.
+    #: Message of the error if the lake could not be written; otherwise empty.
     error: str = ""
 
 

@@ -157,9 +157,9 @@ def _survey(table: LakeTable, schema: TableSchema, file: LakeFile) -> _Survey:
             continue
         survey.rows += batch.num_rows - lasting.true_count - expired.true_count
         survey.has_expired_gaps |= bool(expired.true_count)
-        gone = batch.filter(pc.invert(lasting))
-        ends = pc.coalesce(gone.column("gap_end"), pc.add(gone.column("log_offset"), 1))
-        grouped = pa.table([*gone.select(_PARTITION).columns, ends], names=[*_PARTITION, "end"])
+        deleted = batch.filter(pc.invert(lasting))
+        ends = pc.coalesce(deleted.column("gap_end"), pc.add(deleted.column("log_offset"), 1))
+        grouped = pa.table([*deleted.select(_PARTITION).columns, ends], names=[*_PARTITION, "end"])
         for row in grouped.group_by(list(_PARTITION)).aggregate([("end", "max")]).to_pylist():
             key = row["dataset"], row["log"], row["log_partition"]
             survey.ends[key] = max(row["end_max"], survey.ends.get(key, 0))

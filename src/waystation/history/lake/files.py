@@ -27,7 +27,7 @@ _BATCH_ROWS = 65_536
 #: Bytes of rows in memory after which a row group ends, because a task holds it until then.
 _GROUP_BYTES = 64 * 1_048_576
 #: Largest dictionary of a column in a row group. With more, columns whose values all differ would
-#: get a dictionary, too, and Spark would decode it in vain.
+#: get a dictionary, too, and Spark would decode it without a benefit.
 DICTIONARY_BYTES = 65_536
 #: Characters of a bound of a text column.
 _TEXT_MAX = 32
@@ -201,7 +201,7 @@ def read_batches(
     with files.open_input_file(f"{root}/{path}") as source:
         file = pq.ParquetFile(source)
         there = [name for name in schema.names if name in file.schema_arrow.names]
-        # Without columns, Arrow does not tell the number of rows.
+        # Without columns, Arrow does not report the number of rows.
         for batch in file.iter_batches(rows, columns=there or file.schema_arrow.names[:1]):
             yield pa.record_batch(
                 [
@@ -225,7 +225,7 @@ def delete_statistics(folder: str, paths: Set[str], *, ids: IdSource | None = No
     """Delete the statistics of files from the Delta log, because they have values of rows.
 
     The files are no part of the newest version. The entry of a commit stays, without the smallest
-    and largest values of these files. Each entry is replaced as a whole, so that a crash leaves the
+    and largest values of these files. Each entry is replaced atomically, so that a crash leaves the
     old or the new one.
     """
     files, root = _file_system(folder)

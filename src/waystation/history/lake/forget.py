@@ -4,7 +4,7 @@ Rows keep their ids, offsets, times, counts and states, so that the audit finds 
 have `recorded` = `forgotten`. The columns of `_BLANKED`, the notes of steps and the values of
 headers become null or empty. Rows that a restored store lost are blanked, too; gaps have no data.
 
-1. For each table, write the files with such rows anew, and replace them in one Delta commit.
+1. For each table, rewrite the files with such rows, and replace them in one Delta commit.
 2. Delete the replaced files at once, and every other file of an earlier version with such rows.
    Delete the statistics of these files from the Delta log, because they have values of rows.
 
@@ -55,7 +55,7 @@ _BLANKED = {
     POOLS.name: ("payload", "reason"),
     WEBHOOK_ATTEMPTS.name: ("excerpt",),
 }
-#: Headers whose values stay: the audit needs those of a CloudEvent to tell repeated ids.
+#: Headers whose values stay: the audit needs those of a CloudEvent to compare ids.
 _KEPT_HEADERS = frozenset({"content-type", "ce-specversion", "ce-id", "ce-source", "ce-type"})
 #: Attempts to replace the files of a table while other processes compact it.
 _TRIES_MAX = 20
@@ -66,7 +66,7 @@ class ForgottenRows(msgspec.Struct):
 
     #: Rows that were blanked, by table.
     rows: dict[str, int] = msgspec.field(default_factory=dict)
-    #: Files that were written anew.
+    #: Files that were rewritten.
     files: int = 0
     #: Files with data of the person that were deleted.
     deleted_files: int = 0
@@ -113,7 +113,7 @@ def forget(
 
 
 class _Rules:
-    """Which rows still have data of the person, and what blanks them."""
+    """Selection of the rows that have data of a person, and the values that replace the data."""
 
     def __init__(self, trace: Trace, *, with_external_ids: bool) -> None:
         self._trace = trace
@@ -170,11 +170,11 @@ def _open(lake: Lake) -> list[TableFiles]:
 
 
 def _count(files: TableFiles, rules: _Rules) -> int:
-    return sum(_selected(files, path, rules) for path in files.current)
+    return sum(_count_selected(files, path, rules) for path in files.current)
 
 
-def _selected(files: TableFiles, path: str, rules: _Rules) -> int:
-    """Return how many rows of a file are to be blanked."""
+def _count_selected(files: TableFiles, path: str, rules: _Rules) -> int:
+    """Return the number of rows of a file that have data of the person."""
     return sum(
         rules.selects(files.schema, batch).true_count
         for batch in file_batches(files, path, rules.columns(files.schema))
@@ -196,7 +196,7 @@ def _blank_table(
         # The newest version, because an ingest or a compaction may have committed meanwhile.
         table = lake.open(files.schema)
         found = table_files(table, files.schema)
-        rows = {path: _selected(found, path, rules) for path in found.current}
+        rows = {path: _count_selected(found, path, rules) for path in found.current}
         old = [file for file in table.listed() if rows.get(file.path)]
         if not old:
             return 0
@@ -217,7 +217,7 @@ def _replace(
     written: list[WrittenFile] = []
     try:
         for file in old:
-            written += _write_anew(table, schema, file, rules)
+            written += _rewrite_file(table, schema, file, rules)
         table.replace(old, written, now_ms=now_ms)
     except BaseException:
         for each in written:
@@ -225,7 +225,7 @@ def _replace(
         raise
 
 
-def _write_anew(
+def _rewrite_file(
     table: LakeTable, schema: TableSchema, file: LakeFile, rules: _Rules
 ) -> list[WrittenFile]:
     """Write the rows of a file to another one, those of the person without data."""
@@ -264,7 +264,7 @@ def _delete_files(lake: Lake, schema: TableSchema, rules: _Rules, result: Forgot
 
 def _has_rows(files: TableFiles, path: str, rules: _Rules) -> bool:
     try:
-        return _selected(files, path, rules) > 0
+        return _count_selected(files, path, rules) > 0
     except (FileNotFoundError, pa.ArrowInvalid):
         return False  # Vacuum deleted it meanwhile, or a task is writing it.
 
@@ -288,8 +288,8 @@ def _changed_values(
     column: pa.Array, selected: pa.BooleanArray, change: Callable[[_Rows], _Rows]
 ) -> pa.Array:
     """Return a column of lists in which the lists of selected rows are changed."""
-    wanted = column.filter(selected)
-    lists = [None if each is None else change(each) for each in wanted.to_pylist()]
+    selected_lists = column.filter(selected)
+    lists = [None if each is None else change(each) for each in selected_lists.to_pylist()]
     both = pa.concat_arrays([column, pa.array(lists, column.type)])
     # Arrow has no `if_else` for lists: take the n-th changed list for the n-th selected row.
     rank = pc.add(pc.cumulative_sum(selected.cast(pa.int64())), len(column) - 1)

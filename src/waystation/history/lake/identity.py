@@ -24,9 +24,11 @@ def read_lake_id(place: str) -> str:
     """Return an id that changes when a table of a lake is created, removed or replaced.
 
     For a folder, it has the ids of the tables, so that the same lake has the same id below another
-    path; it is empty without tables. For a URL, it is the URL without its password, because a look
-    at an object store each second would cost too much. Raise HistoryError if the folder cannot
-    be read, so that the role reports it and takes no lake that exists for a missing one.
+    path; it is empty without tables. For a URL, it is the URL without its password, because
+    a request to an object store each second would cost too much.
+
+    Raise HistoryError if the folder cannot be read, so that no caller takes its lake for a missing
+    one.
     """
     if "://" in place:
         return public_place(place).rstrip("/")

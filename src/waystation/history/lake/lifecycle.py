@@ -30,7 +30,7 @@ def lifecycles(deliveries: DataFrame) -> DataFrame:
 
     `begun` and `settled` are moments; `left` counts how often the message was taken from its topic,
     `ends` how often it was settled; `retry` and `letter` are its numbers in the retry queue and
-    among the dead letters; `grouped` tells whether the subscription kept the order of its group.
+    among the dead letters; `grouped` is true if the subscription kept the order of its group.
     """
     transitions = with_origin(deliveries)
     ended = f.col("to_place") == "-"

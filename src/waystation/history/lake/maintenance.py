@@ -1,8 +1,9 @@
-"""Tidying: tables of few files, and none that belong to no table.
+"""Maintenance of tables: compaction and vacuum.
 
-To read a table costs by its files, and every round of ingest adds some: those of a day become one,
-and nobody who reads or writes meanwhile is disturbed. What was replaced, and what tasks that died
-have left, is deleted when nobody can be reading it any more.
+The cost of a query grows with the number of files, and every micro-batch adds some. Compaction
+merges the small files of a day without blocking readers or writers. Vacuum deletes replaced files,
+and files of crashed tasks, when they are older than `history.vacuum_hours`, so that running queries
+can still read them.
 """
 
 from __future__ import annotations
@@ -20,54 +21,64 @@ from waystation.runtime.logging import logger
 
 _log = logger("history")
 
-#: More files than this make queries slow: 400 cost 5 s before the first row.
+#: Files of a table from which on queries start slowly: with 400, the first row takes 5 s.
 FILES_MAX = 200
-#: Files that a partition may have, and the newest one, which gets more all the time.
+#: Files that a partition may have before compaction, and those of the newest one. The newest one
+#: may have more, because every micro-batch adds files to it.
 _PARTITION_FILES, _NEWEST_FILES = 8, 32
 _TARGET_BYTES = 256 * 1_048_576
-#: The mark of when a table was vacuumed, in seconds.
+#: Delta app transaction of which the version is the time of the last vacuum, in seconds.
 _VACUUMED = "vacuum"
 _VACUUM_SECONDS = 86_400
-#: Up to this, delta-rs wants to be told that it is meant.
-_CAREFUL_HOURS = 168
+#: Shortest retention that delta-rs accepts without an explicit setting.
+_ENFORCED_HOURS_MIN = 168
 
 
 class MaintenanceResult(msgspec.Struct):
-    """What was done to a table."""
+    """Outcome of the maintenance of a table."""
 
+    #: Files of the table afterwards.
     files: int = 0
-    #: Files that others have taken the place of.
+    #: Files that compaction replaced.
     compacted: int = 0
-    #: Files that were deleted.
+    #: Files that vacuum deleted.
     deleted: int = 0
 
 
-def maintain(folder: str, now_ms: int, *, vacuum_hours: int = _CAREFUL_HOURS) -> MaintenanceResult:
-    """Makes few files of many, and deletes old ones once a day. Nothing that fails here matters."""
-    done = MaintenanceResult()
+def maintain(
+    folder: str, now_ms: int, *, vacuum_hours: int = _ENFORCED_HOURS_MIN
+) -> MaintenanceResult:
+    """Compact a table, and vacuum it once a day.
+
+    Log a failure instead of raising it, because the next maintenance repeats the work.
+    """
+    result = MaintenanceResult()
     if not DeltaTable.is_deltatable(folder):
-        return done
+        return result
     try:
-        done.compacted = _compact(folder)
-        done.deleted = _vacuum(folder, now_ms // 1000, vacuum_hours)
+        result.compacted = _compact(folder)
+        result.deleted = _vacuum(folder, now_ms // 1000, vacuum_hours)
     except (DeltaError, OSError) as error:
-        # Another was quicker, or a disk is full: the next time does it.
-        _log.warning("a table could not be tidied", table=folder, error=error)
-    done.files = sum(_partitions(DeltaTable(folder)).values())
-    if done.files >= FILES_MAX:
-        _log.info("a table has many files: it has many days", table=folder, files=done.files)
-    return done
+        # Another process committed first, or the disk is full.
+        _log.warning("table maintenance failed", table=folder, error=error)
+    result.files = sum(_files_by_partition(DeltaTable(folder)).values())
+    if result.files >= FILES_MAX:
+        # One file per day is the minimum, so that a lake of many days stays over the limit.
+        _log.info("table not compacted further", table=folder, files=result.files)
+    return result
 
 
 def _compact(folder: str) -> int:
     table, removed = DeltaTable(folder), 0
-    found = _partitions(table)
-    newest = max(found, default=())
-    crowded = sum(found.values()) >= FILES_MAX
-    for values, files in found.items():
-        most = _NEWEST_FILES if values[0] == newest[0] else 1 if crowded else _PARTITION_FILES
-        if files > most:
-            done = DeltaTable(folder).optimize.compact(
+    by_partition = _files_by_partition(table)
+    newest = max(by_partition, default=())
+    is_over_limit = sum(by_partition.values()) >= FILES_MAX
+    for values, files in by_partition.items():
+        files_max = (
+            _NEWEST_FILES if values[0] == newest[0] else 1 if is_over_limit else _PARTITION_FILES
+        )
+        if files > files_max:
+            result = DeltaTable(folder).optimize.compact(
                 partition_filters=[(name, "=", str(value)) for name, value in values],
                 target_size=_TARGET_BYTES,
                 max_concurrent_tasks=1,
@@ -77,7 +88,7 @@ def _compact(folder: str) -> int:
                     dictionary_page_size_limit=DICTIONARY_BYTES,
                 ),
             )
-            removed += int(done["numFilesRemoved"])
+            removed += int(result["numFilesRemoved"])
     return removed
 
 
@@ -85,19 +96,19 @@ def _vacuum(folder: str, now_s: int, hours: int) -> int:
     table = DeltaTable(folder)
     if now_s - (table.transaction_version(_VACUUMED) or 0) < _VACUUM_SECONDS:
         return 0
-    # Full: files of tasks that died are named nowhere.
-    gone = table.vacuum(
+    # A full vacuum, because no version of the table lists the files of crashed tasks.
+    deleted = table.vacuum(
         retention_hours=hours,
         dry_run=False,
-        enforce_retention_duration=hours >= _CAREFUL_HOURS,
+        enforce_retention_duration=hours >= _ENFORCED_HOURS_MIN,
         full=True,
         commit_properties=CommitProperties(app_transactions=[Transaction(_VACUUMED, now_s)]),
     )
-    return len(gone)
+    return len(deleted)
 
 
-def _partitions(table: DeltaTable) -> Counter[tuple[tuple[str, Any], ...]]:
-    """How many files each partition has; the greatest is the newest day."""
+def _files_by_partition(table: DeltaTable) -> Counter[tuple[tuple[str, Any], ...]]:
+    """Return the number of files of each partition. The greatest key is the newest day."""
     added = pa.table(table.get_add_actions(flatten=True))
     names = table.metadata().partition_columns
     columns = [added.column(f"partition.{name}").to_pylist() for name in names]

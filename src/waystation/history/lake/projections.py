@@ -92,8 +92,8 @@ def gaps_query(gaps: str) -> str:
 def lost_query(lost: str) -> str:
     """Return a query for rows of `gaps`: ranges of entries that the store lost.
 
-    `lost` is a query for the rows of a table in state `lost`. A store can lose an offset again
-    after it was assigned anew, so each loss of an offset belongs to another range.
+    `lost` is a query for the rows of a table in state `lost`. A store can assign an
+    offset several times and lose it each time, so each loss of an offset belongs to another range.
     """
     losses = f"""
         select *, row_number() over (

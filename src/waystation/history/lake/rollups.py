@@ -5,7 +5,7 @@ sums up the events of each bucket. An event that needs facts from before its buc
 pipeline of a transaction that ends, joins the rows of all times.
 
 A refresh reads one snapshot of the lake. A rollup stores, for each table that it is computed from,
-the version that it contains. The files that were added since tell the times of the new rows; the
+the version that it contains. The files that were added since have the times of the new rows; the
 buckets of these times are computed from the rows of the snapshot and replace the old buckets. The
 versions are in the last commit of a rollup, so a crash makes the next refresh do the same again.
 """

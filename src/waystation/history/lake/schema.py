@@ -11,8 +11,8 @@ from waystation.history.decoders.envelopes import HEADERS
 from waystation.history.decoders.messages import MESSAGE_SCHEMA, TIME
 
 #: State of a row. `live`: row of an entry of a log. `gap`: range of offsets without rows, from
-#: `log_offset` up to `gap_end`. `lost`: former `live` or `gap` row; a store that was restored does
-#: not have its entries any more.
+#: `log_offset` up to `gap_end`. `lost`: former `live` or `gap` row; a store that was restored
+#: lost its entries.
 RowState = Literal["live", "gap", "lost"]
 ROW_STATES: tuple[RowState, ...] = ("live", "gap", "lost")
 
@@ -134,7 +134,7 @@ STEPS = _spec(
         *(field for field in ATTEMPT if field.name != "item"),
     ],
 )
-#: A row for each hop of a message through a shard, and for each range that a shard did not read.
+#: A row for each transition of a message in a shard, and for each range that a shard did not read.
 DELIVERIES = _spec(
     "deliveries",
     _fields(

@@ -120,7 +120,7 @@ class Lake:
             with _writing(schema.name):
                 if "://" not in self.root:
                     make_private(Path(self.root))
-                # Of two processes that create the table, the second one opens it.
+                # If another process creates the table first, open that table.
                 table = DeltaTable.create(
                     folder,
                     schema=Schema.from_arrow(schema.schema),
@@ -358,7 +358,7 @@ class LakeTable:
     def require_known_columns(self) -> None:
         """Raise LakeRefusedError if the table has columns that this release does not know.
 
-        A file that this release writes anew would lack their values.
+        A file that this release rewrites would lack their values.
         """
         known = set(self.schema.schema.names)
         if unknown := [each.name for each in self._table.schema().fields if each.name not in known]:
@@ -412,7 +412,7 @@ class LakeTable:
 
 
 class CommitMarks(msgspec.Struct, frozen=True):
-    """Marks by which a snapshot tells whether tables have changed since.
+    """Marks by which a snapshot detects whether tables have changed since.
 
     Equal marks without later commits: every table has the version of the snapshot. Other marks: a
     table was created again in the same folder.
@@ -457,7 +457,7 @@ class LakeSnapshot(Mapping[str, LakeTable]):
     def verify_files(self, than: LakeSnapshot | None = None) -> None:
         """Raise LakeDamagedError if a file of a table is missing or has another size.
 
-        Look only at files that an earlier, verified snapshot does not have, if one is given.
+        Check only files that an earlier, verified snapshot does not have, if one is given.
         """
         for name, table in self._tables.items():
             before = than.get(name) if than is not None else None
@@ -495,7 +495,7 @@ def _writing(table: str) -> Iterator[None]:
     except CommitFailedError as error:
         raise HistoryBusyError(
             f"Another process committed to {table} in the meantime.",
-            hint="Nothing was written. Run the command again; it continues from that commit.",
+            hint="No rows were written. Run the command again; it continues from that commit.",
         ) from error
     except (DeltaError, OSError) as error:
         raise lake_write(table, error) from error

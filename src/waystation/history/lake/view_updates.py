@@ -1,7 +1,7 @@
 """Sessions that follow a lake: before a query they update the views to its newest version.
 
 `follow_lake` turns a session into a FollowingSession, whose `sql`, `table` and `read.table` first
-look for new commits. The look costs two file look-ups per table of the lake.
+check for new commits. The check costs two file look-ups per table of the lake.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ def _rows(
     if table is None:
         return _empty(schema.schema, columns)
     query = _file_rows(table, columns, states)
-    # A gap that a restored store does not have any more is lost, too.
+    # A restored store can lose gaps, too. Leave them out, because they have no rows.
     return f"{query} and gap_end is null" if "lost" in states else query
 
 

@@ -1,4 +1,4 @@
-"""SVG charts that stand in a page without scripts, fonts or files from elsewhere."""
+"""SVG charts for a page without scripts, fonts or external files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from html import escape
 
 from waystation.history.report.figures import Buckets, HeatMap, Line
 
-#: Colours that people with colour blindness can tell apart.
+#: Colours that people with colour blindness can distinguish.
 COLOURS = ("#2563a8", "#d1702b", "#3d8f5f", "#8a5aa8", "#b03a48", "#6b7280")
 _DASHES = tuple(
     f' stroke-dasharray="{each}"' if each else ""
@@ -29,7 +29,7 @@ _LEVEL_BUCKETS_MAX = 40
 
 
 class TimeAxis:
-    """Times from left to right."""
+    """Time axis of a chart: converts buckets to x coordinates."""
 
     def __init__(self, buckets: Buckets, *, left: int = _LEFT) -> None:
         self.buckets = buckets
@@ -37,7 +37,7 @@ class TimeAxis:
         self._left = left
 
     def x(self, number: float) -> float:
-        """Return where a bucket begins."""
+        """Return the x coordinate at which a bucket begins."""
         return self._left + number / self.buckets.count * (_WIDTH - self._left - _RIGHT)
 
     def labels(self, y: float) -> Iterator[str]:

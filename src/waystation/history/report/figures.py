@@ -24,11 +24,11 @@ from waystation.history.lake.rollup_schema import (
     RollupSchema,
 )
 
-#: Points of a line. A reader cannot tell more apart.
+#: Points of a line. A reader cannot distinguish more.
 _POINTS_MAX = 300
 #: Columns of a heat map.
 _COLUMNS_MAX = 96
-#: Pipelines and subscriptions whose percentiles are drawn: those with most traffic.
+#: Pipelines and subscriptions with charts of percentiles: the ones with most traffic.
 _BUSIEST = 2
 #: Rows of a table or heat map.
 _ROWS_MAX = 12
@@ -123,7 +123,7 @@ def read_figures(spark: SparkSession, *, days: float) -> Figures | None:
 
 
 class _Reader:
-    """Reader of one stretch of time. Its only state is the session and the time axis."""
+    """Reader of one time range. Its only state is the session and the time axis."""
 
     def __init__(self, spark: SparkSession, begin: datetime, end: datetime) -> None:
         self._spark = spark
@@ -236,7 +236,7 @@ class _Reader:
         """Return what was published by bucket, and the counts of each channel."""
         # A message expires without a row of its own.
         end = f"timestamp '{self._end.isoformat()}'"
-        return self._parts(
+        return self._volume_and_counts(
             "channel",
             "published",
             "count_if(kind = 'published') published, count_if(kind = 'acknowledged') acknowledged,"
@@ -247,14 +247,16 @@ class _Reader:
 
     def _pools(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return what was enqueued by bucket, and the counts of each pool."""
-        return self._parts(
+        return self._volume_and_counts(
             "pool",
             "enqueued",
             "count_if(kind = 'enqueued') enqueued, count_if(kind = 'acknowledged') acknowledged,"
             " count_if(kind = 'dead') dead, count_if(kind = 'moved') moved",
         )
 
-    def _parts(self, name: str, volume: str, counts: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    def _volume_and_counts(
+        self, name: str, volume: str, counts: str
+    ) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the volume by bucket, and the counts by channel or pool, the busiest first."""
         days = f"day >= date '{self._begin.date()}' and day <= date '{self._end.date()}'"
         times = (
@@ -292,7 +294,7 @@ class _Reader:
         return names
 
     def _endpoint_users(self, endpoints: Sequence[str]) -> dict[tuple[str, str], list[str]]:
-        """Return the subscriptions or pipelines that use endpoints whose names are digests."""
+        """Return the subscriptions or pipelines of each endpoint that is named by a digest."""
         wanted = [each for each in endpoints if _HOST.fullmatch(each) or each.startswith("w.")]
         if not wanted:
             return {}

@@ -1,4 +1,4 @@
-"""The report: one HTML page about the time in a lake, without scripts or files from elsewhere."""
+"""The report: one HTML page about the time in a lake, without scripts or external files."""
 
 from __future__ import annotations
 
@@ -276,7 +276,7 @@ def _pools(figures: Figures) -> Iterator[str]:
 
 
 def _counts(title: str, text: str, name: str, table: pd.DataFrame) -> Iterator[str]:
-    """Yield a section with a table, or nothing for a station that does not use this part."""
+    """Yield a section with a table, or nothing for a server that does not use this part."""
     if len(table):
         rows = [(key, *(f"{value:,.0f}" for value in row)) for key, *row in table.itertuples()]
         heads = (name, *table.columns)
@@ -299,7 +299,7 @@ def _missing(figures: Figures) -> str:
 
 
 def _section(title: str, text: str, parts: Sequence[str], *, empty: str = "") -> str:
-    """Return a section, with one sentence in place of its parts if there are none."""
+    """Return a section with its parts, or with the sentence `empty` if it has no parts."""
     body = f"<p>{escape(text)}</p>{''.join(parts)}" if parts else f"<p>{escape(empty)}</p>"
     return f"<section><h2>{escape(title)}</h2>{body}</section>"
 

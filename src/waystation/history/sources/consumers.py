@@ -2,8 +2,8 @@
 
 A hold is firm, as that of a subscription: retention keeps entries from the hold on beyond the age
 limit of the topic, and at the byte limit the policy of the topic decides. The hold stays in the
-store after the query has ended, because the query may continue from its checkpoint. So the hold of
-a consumer that never comes back must be released.
+store after the query has ended, because the query may continue from its checkpoint. So the
+operator must release the hold of a consumer that no query uses again.
 """
 
 from __future__ import annotations

@@ -94,11 +94,11 @@ class ScanBounds:
         if since is not None:
             starts = logs.offsets_at((part.log, part.partition, since) for part in parts)
             parts = [
-                _part(part, start, part.end) for part, start in zip(parts, starts, strict=True)
+                _clamped(part, start, part.end) for part, start in zip(parts, starts, strict=True)
             ]
         if until is not None:
             ends = logs.offsets_at((part.log, part.partition, until) for part in parts)
-            parts = [_part(part, part.start, end) for part, end in zip(parts, ends, strict=True)]
+            parts = [_clamped(part, part.start, end) for part, end in zip(parts, ends, strict=True)]
         return [part for part in parts if part.rows]
 
     def narrow_offsets(self, offsets: OffsetRange) -> OffsetRange | None:
@@ -118,7 +118,7 @@ class ScanBounds:
             if not low <= number <= high:
                 return None
         low, high = self._bounds.get("log_offset" if place is None else "offset", _EVERYTHING)
-        part = _part(offsets, low, high + 1)
+        part = _clamped(offsets, low, high + 1)
         return part if part.rows else None
 
     @property
@@ -199,7 +199,7 @@ def _microseconds(moment: datetime) -> int:
     return int(whole.replace(microsecond=0).timestamp()) * 1_000_000 + whole.microsecond
 
 
-def _part(offsets: OffsetRange, low: float, high: float) -> OffsetRange:
+def _clamped(offsets: OffsetRange, low: float, high: float) -> OffsetRange:
     """Return the offsets of a range from `low` up to, but excluding, `high`; at least none."""
     start = int(min(max(offsets.start, low), offsets.end))
     end = int(max(start, min(offsets.end, high)))

@@ -49,7 +49,7 @@ from waystation.store.plan import server_program
 DIRECTORY = "appendonlydir"
 MANIFEST = "appendonly.aof.manifest"
 
-#: Limit of the wait for a server that is stopping, or for a process that probes a lock.
+#: Maximum wait for a server that is stopping, or for a process that probes a lock.
 _LOCK_SECONDS_MAX = 2.0
 
 #: Names that select the checkers: one for Valkey and one for Redis, because each server looks for

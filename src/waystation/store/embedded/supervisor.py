@@ -45,7 +45,7 @@ _TICK_SECONDS_STARTING = 0.005
 _LOCK_SECONDS_MAX = 1.0
 _ADOPT_SECONDS_MAX = 60.0
 _STOP_SECONDS_MAX = 20.0
-#: Limit of the time between the moment a server releases its lock and its exit.
+#: Maximum time between the moment a server releases its lock and its exit.
 _EXIT_SECONDS_MAX = 1.0
 #: The supervisor pauses before it restarts a server that exited within this time of its start.
 _QUICK_SECONDS = 5.0

@@ -5,8 +5,8 @@
 -- ARGV  1 terms, 2 node group, 3 node, 4 number of the claim, 5 most ids, 6 length of the lease in ms,
 --       7 bytes after which no more is claimed, 8 most ids of the queue of transactions that begin, which
 --       are fewer while the store is full
--- Reply {ms, log end, left in the queues unless argument 8 was the limit, dropped, admin events applied, then for each: id, head,
---       state, all its fields or ''}
+-- Reply {ms, log end, left in the queues, dropped, admin events applied, then for each: id, head, state,
+--       all its fields or ''}. Transactions that stay queued because of argument 8 are not counted as left.
 --- @include "store/_now"
 --- @include "logs/_trim"
 --- @include "logs/_append"
