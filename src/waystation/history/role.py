@@ -176,9 +176,12 @@ class HistoryRole(Service):
         begun_s = self.clock.uptime_s()
         try:
             await self._refresh_status()
-        except WaystationError as error:
+        except Exception as error:
             # Otherwise the status would say that no node runs the role.
-            failure = JobFailure(error.code, error.message, error.hint)
+            if isinstance(error, WaystationError):
+                failure = JobFailure(error.code, error.message, error.hint)
+            else:
+                failure = JobFailure("history.error", f"{type(error).__name__}: {error}")
             with contextlib.suppress(StoreError):
                 await self._report(await read_status(self._store), failure)
             raise
