@@ -38,6 +38,7 @@ from waystation.history.decoders.partitions import log_kind
 from waystation.history.decoders.registry import decoder_for
 from waystation.history.lease import KEYS
 from waystation.history.log_ends import ends_digest
+from waystation.history.log_reader import DamageReports
 from waystation.history.process import child_environment
 from waystation.history.status import ask_for_ingest, read_status, wait_for_ingest
 from waystation.logs.streams import StreamLogs
@@ -274,9 +275,9 @@ async def test_slow_read_of_the_ends_delays_the_next_by_five_seconds_at_most(
 ) -> None:
     read_ends = role.read_ends
 
-    async def slow(logs: StreamLogs) -> dict[str, int]:
+    async def slow(logs: StreamLogs, damage: DamageReports) -> dict[str, int]:
         await asyncio.sleep(seconds)
-        return await read_ends(logs)
+        return await read_ends(logs, damage)
 
     monkeypatch.setattr(role, "read_ends", slow)
     seconds = 0.0
