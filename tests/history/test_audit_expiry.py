@@ -64,7 +64,7 @@ async def until_counts(client: AsyncWaystation, *counts: int) -> None:
         now = await client.subscriptions.shards("billing")
         return (now.lag, now.retry, now.dead) == counts
 
-    await eventually(are_reached, timeout=30)
+    await eventually(are_reached, timeout=120)
 
 
 async def begin(running: Serving, client: AsyncWaystation, endpoint: str) -> list[Any]:
@@ -76,7 +76,7 @@ async def begin(running: Serving, client: AsyncWaystation, endpoint: str) -> lis
         await client.channels.publish("news", {"n": 0})
         return bool(await record_entries(store, "channels"))
 
-    await eventually(is_recorded, timeout=30)
+    await eventually(is_recorded, timeout=120)
     await client.topics.create("orders", partitions=1, grouped=True)
     retry = {
         "attempts": 5,
@@ -118,7 +118,7 @@ async def end(client: AsyncWaystation, waiting: list[Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 async def test_audit_of_lives_that_began_before_the_kept_days_finds_only_what_is_planted(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
