@@ -243,6 +243,8 @@ def test_planning_after_an_interrupted_wait_of_an_update_does_not_hang(
     lake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(view_updates, "_PLANNING_S_MAX", 60.0)
+    # A test worker may ignore the signal of Ctrl-C.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
     where = Lake(str(lake))
     where.open(OPERATIONS)
     shown: list[LakeSnapshot] = []
@@ -266,8 +268,11 @@ def test_planning_after_an_interrupted_wait_of_an_update_does_not_hang(
     planner.start()
     assert ready.wait(60)
     # The update of this query waits for the other thread when Ctrl-C interrupts it.
-    with pytest.raises(KeyboardInterrupt), followed.planning(spark, "select 1"):
-        pass
+    try:
+        with pytest.raises(KeyboardInterrupt), followed.planning(spark, "select 1"):
+            pass
+    finally:
+        signal.signal(signal.SIGINT, former)
     done.set()
     planner.join()
     assert not shown
