@@ -53,6 +53,11 @@ ENDLESS = "select id from range(0, 100000000, 1, 100000)"
 SECONDS_MAX = 400
 
 
+def restore_interrupts() -> None:
+    """Let a child process react to SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Querier:
     """Runs `history sql` on one data directory, as a user does."""
 
@@ -69,6 +74,8 @@ class Querier:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # A test worker in the background may ignore Ctrl-C, and its children would, too.
+            preexec_fn=restore_interrupts,
         )
 
     def run(self, *arguments: str, **environment: str) -> tuple[int, str, str]:
