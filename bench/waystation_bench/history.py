@@ -26,7 +26,7 @@ _SECONDS_MAX = 900.0
 #: The larger of two audits has so many times the rows of the smaller.
 _TIMES = 10
 #: Tries to see a difference between two sizes.
-_TRIES = 3
+_TRIES = 8
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ BARS = {
     "audit_10m_vs_1m": 12,
     "audit_peak_gib": 6,
 }
-SMALL = dataclasses.replace(QUICK, few=4_000, many=40_000, audited=2_000, live=5_000, memory="1g")
+SMALL = dataclasses.replace(QUICK, few=4_000, many=120_000, audited=2_000, live=5_000, memory="1g")
 
 
 def test_the_bars_of_history_are_the_promised_ones() -> None:
