@@ -76,7 +76,7 @@ async def test_node_whose_store_is_flushed_refuses_writes_without_a_readiness_re
             await store.call("SET", "other", 1)
             await flush(server)
 
-            # The connection is still there, and nobody asks for readiness.
+            # FLUSHALL closes no connection, and the test sends no request for readiness.
             async def refused() -> bool:
                 try:
                     await store.call("SET", "other", 2)

@@ -61,7 +61,7 @@ class Claimer:
         self._cells = cells
         #: How many more could be held.
         self._room = room
-        #: How many of these may begin: fewer while the store is full.
+        #: Maximum number of new transactions in a claim. It is lower while the store is full.
         self._room_new = room_new
         #: Whether the last turn left transactions in queues because the store is full.
         self._withholds = False

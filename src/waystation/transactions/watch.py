@@ -52,7 +52,7 @@ class Concern(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     #: Text of the alert.
     text: str
-    #: Text for `/readyz`, which anybody may read; empty: the same.
+    #: Text for `/readyz`, which is public; empty if `text` contains nothing private.
     note: str = ""
 
 
